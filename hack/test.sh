@@ -59,7 +59,8 @@ fi
 phase "layers" go_test -count 1 ./test/layers || code=$?
 
 # The longest come first, so that none of them is left alone at the end.
-first=(./test/spine/... ./test/e2e ./internal/hub ./internal/mirror ./internal/placement ./internal/server ./internal/cli)
+first=(./test/spine/... ./internal/tunnel/agent ./internal/apply ./test/e2e ./internal/hub ./internal/mirror ./internal/cli
+  ./internal/member ./internal/placement ./internal/store ./internal/search ./internal/server ./internal/status ./internal/tunnel/gateway)
 # Their hosts are namespaces of this machine, with networks and users of their own.
 rooted=(./test/lab/... ./internal/lab ./internal/lifecycle/host)
 # Some tests of these need such namespaces, too, and skip themselves.

@@ -4,7 +4,8 @@ import { defineConfig } from "vite"
 export default defineConfig({
   base: "/console/",
   plugins: [react()],
-  // The hub puts a fresh nonce in place of this word each time it serves index.html: libraries that write <style> elements need one.
+  // The hub replaces this word by a new nonce each time it serves index.html, for libraries that
+  // write <style> elements.
   html: { cspNonce: "__CSP_NONCE__" },
   build: {
     outDir: "dist",
@@ -15,7 +16,7 @@ export default defineConfig({
     manifest: "manifest.json",
     rolldownOptions: {
       output: {
-        // What every screen needs is two files, and not twenty.
+        // Code that every screen needs is in two files instead of twenty.
         codeSplitting: {
           groups: [
             {
@@ -30,7 +31,7 @@ export default defineConfig({
         },
       },
     },
-    // The licences of what is in the page go along with it.
+    // The licences of the bundled packages.
     license: { fileName: "licenses.md" },
   },
 })

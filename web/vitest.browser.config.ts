@@ -5,10 +5,10 @@ import { BaseSequencer, type Reporter, type TestModule, type TestSpecification }
 /** The specs that change nothing in the fleet, the longest first. */
 const reading = ["fault", "stale", "phone", "pages", "tab", "motion", "views", "tenant", "own", "relations", "rights", "palette", "begin"]
 
-/** The specs that run last of those that write: restart kills the hub, crowd fills it. */
-const last = ["restart", "crowd"]
+/** The specs that write and run last: restart kills the hub, the other one fills it with pods. */
+const last = ["restart", "load"]
 
-/** Orders the specs by their names, and not by how they fared: reading as listed, then the others, then last. */
+/** Orders the specs by name, not by earlier results: reading as listed, then others, then last. */
 class Sequence extends BaseSequencer {
   async sort(files: TestSpecification[]) {
     const name = (file: TestSpecification) => file.moduleId.replace(/^.*\/|\.spec\.ts$/g, "")
@@ -18,7 +18,7 @@ class Sequence extends BaseSequencer {
   }
 }
 
-/** Writes how long each project took to the file that hack/console.sh prints at the end. */
+/** Writes the duration of each project to the file that hack/console.sh prints at the end. */
 class Phases implements Reporter {
   private readonly spans = new Map<string, { began: number; ended: number }>()
 
@@ -37,7 +37,7 @@ class Phases implements Reporter {
 }
 
 const file = (name: string) => `test/browser/${name}.spec.ts`
-// What should take a moment may take long on a busy machine.
+// Timeouts are long because the machine may be busy.
 const common = {
   environment: "node",
   isolate: false,
@@ -47,7 +47,8 @@ const common = {
 } as const
 const single = process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : undefined
 
-// The specs share one demo and one browser. Those that only read run two at a time; those that write run afterwards, one by one.
+// The specs share one demo and one browser. Specs that only read run two at a time; specs that
+// write run afterwards, one by one.
 export default defineConfig({
   test: {
     globalSetup: "test/browser/setup.ts",

@@ -1,6 +1,6 @@
 import { defineConfig } from "vitest/config"
 
-// What test/lab/agent runs: a hub with a cluster of a real kubelet.
+// Run by test/lab/agent: a hub with a cluster that has a real kubelet.
 export default defineConfig({
   test: { include: ["test/browser/lab/*.spec.ts"], environment: "node", testTimeout: 240_000, hookTimeout: 240_000, expect: { poll: { timeout: 60_000 } } },
 })

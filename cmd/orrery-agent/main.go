@@ -1,5 +1,6 @@
-// Command orrery-agent is the agent of Orrery, on the hosts of clusters and in clusters that
-// dial the hub.
+// Command orrery-agent is the agent of Orrery. With "cluster" as the first argument it is the
+// agent of a cluster that connects to the hub. Otherwise it is the agent on a host of a
+// cluster, which Orrery runs over SSH.
 package main
 
 import (
@@ -11,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel/agent"
 )
 
-// version is the version of the release.
+// version is the version of the release, set by the linker.
 var version = "v0.0.0"
 
 func main() {

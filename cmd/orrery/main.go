@@ -1,4 +1,5 @@
-// Command orrery is one control plane for many Kubernetes clusters.
+// Command orrery is one control plane for many Kubernetes clusters: the server of the hub and
+// its command line. Under the name kubectl-orrery it is a plugin of kubectl.
 package main
 
 import (

@@ -12,7 +12,8 @@ import (
 	"orrery.dev/orrery/config/crd"
 )
 
-// TestConventions holds every kind to the conventions that users rely on.
+// TestConventions checks the conventions of every kind: an Age column, status as a subresource
+// with conditions as a map, and lists with maxItems and a list type.
 func TestConventions(t *testing.T) {
 	files, err := fs.Glob(crd.Files, "*.yaml")
 	if err != nil || len(files) == 0 {
@@ -49,7 +50,7 @@ func checkVersion(t *testing.T, v *apiextensionsv1.CustomResourceDefinitionVersi
 	}
 	schema := v.Schema.OpenAPIV3Schema
 	for name, part := range schema.Properties {
-		walk(name, &part, func(path string, s *apiextensionsv1.JSONSchemaProps) { checkSchema(t, path, s) })
+		visitSchemas(name, &part, func(path string, s *apiextensionsv1.JSONSchemaProps) { checkSchema(t, path, s) })
 	}
 	status, ok := schema.Properties["status"]
 	if !ok {
@@ -70,7 +71,8 @@ func checkSchema(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) 
 	if s.Type != "array" {
 		return
 	}
-	// Conditions are bounded by their types; label selectors are Kubernetes' own.
+	// Conditions are bounded by their types. The schemas of label selectors come from
+	// Kubernetes.
 	selector := strings.Contains(path, ".labelSelector.") || strings.Contains(path, ".namespaceSelector.") || strings.Contains(path, ".clusterSelector.")
 	if s.MaxItems == nil && path != "status.conditions" && !selector {
 		t.Errorf("%s has no maxItems: one object could hold any number", path)
@@ -89,22 +91,22 @@ func checkSchema(t *testing.T, path string, s *apiextensionsv1.JSONSchemaProps) 
 	}
 }
 
-// walk visits the schema and everything in it.
-func walk(path string, s *apiextensionsv1.JSONSchemaProps, visit func(string, *apiextensionsv1.JSONSchemaProps)) {
+// visitSchemas calls visit for the schema and for every schema in it.
+func visitSchemas(path string, s *apiextensionsv1.JSONSchemaProps, visit func(string, *apiextensionsv1.JSONSchemaProps)) {
 	visit(path, s)
 	for name, p := range s.Properties {
-		walk(path+"."+name, &p, visit)
+		visitSchemas(path+"."+name, &p, visit)
 	}
 	if s.Items != nil && s.Items.Schema != nil {
-		walk(path+"[]", s.Items.Schema, visit)
+		visitSchemas(path+"[]", s.Items.Schema, visit)
 	}
 	if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
-		walk(path+".*", s.AdditionalProperties.Schema, visit)
+		visitSchemas(path+".*", s.AdditionalProperties.Schema, visit)
 	}
 }
 
-// TestNames holds every name by which a kind is asked for to one kind, for kubectl takes the first that it finds. Karmada's short names mean here
-// what they mean there.
+// TestNames: no two kinds share a plural, singular or short name, because kubectl takes the
+// first match. Karmada's short names stand for the same kinds as in Karmada.
 func TestNames(t *testing.T) {
 	files, err := fs.Glob(crd.Files, "*.yaml")
 	if err != nil {

@@ -1,17 +1,19 @@
-// Package crd holds the CustomResourceDefinitions of Orrery's kinds, generated
-// from the types under api/ by controller-gen.
+// Package crd embeds the CustomResourceDefinitions of Orrery's kinds. controller-gen generates
+// them from the types under api/.
 package crd
 
 import "embed"
 
-// Files holds one definition a file.
+// Files has one file for each definition.
 //
 //go:embed *.yaml
 var Files embed.FS
 
-// SchemaVersionAnnotation is on every definition that a server installs, and holds the SchemaVersion of that server.
+// SchemaVersionAnnotation is set on every definition that a server installs. It has the
+// SchemaVersion of that server.
 const SchemaVersionAnnotation = "orrery.dev/schema-version"
 
-// SchemaVersion grows with every change of a schema: fields that an older schema does not have are dropped by the next
-// write, so a server does not install its definitions where those of a newer one are.
+// SchemaVersion increases with every change of a schema. A write with an older schema drops
+// fields that it does not have, so a server does not replace definitions of a newer
+// SchemaVersion.
 const SchemaVersion = 16

@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/config/crd"
 )
 
-// TestKarmadaTable holds the table of refused fields in docs/from-karmada.md to the rules of the
-// schemas. When it fails it prints the table as it must be.
+// TestKarmadaTable: the table of refused fields in docs/from-karmada.md matches the validation
+// rules of the schemas. A failure prints the correct table.
 func TestKarmadaTable(t *testing.T) {
 	const document, begin, end = "../../docs/from-karmada.md", "holds this table to the schemas -->\n", "<!-- end -->"
 	text, err := os.ReadFile(document)
@@ -33,7 +33,7 @@ func TestKarmadaTable(t *testing.T) {
 	}
 }
 
-// refusedFields is a table of the fields that are refused because they are not honoured.
+// refusedFields returns the table of the fields that are refused because they are not honoured.
 func refusedFields(t *testing.T) string {
 	t.Helper()
 	files, err := fs.Glob(crd.Files, "*.yaml")
@@ -51,7 +51,7 @@ func refusedFields(t *testing.T) string {
 			t.Fatal(err)
 		}
 		spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
-		walk("spec", &spec, func(path string, s *apiextensionsv1.JSONSchemaProps) {
+		visitSchemas("spec", &spec, func(path string, s *apiextensionsv1.JSONSchemaProps) {
 			for _, rule := range s.XValidations {
 				if strings.Contains(rule.Message, " is not honoured") {
 					row := fmt.Sprintf("`%s` | %s", path, rule.Message)

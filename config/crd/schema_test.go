@@ -15,8 +15,9 @@ import (
 	"orrery.dev/orrery/config/crd"
 )
 
-// TestSchemaVersionGrowsWithTheSchema holds that a schema and the version that stands for it change together: schema.sum
-// has a line for each version, the last of them the present one's, with the hash of all definitions but their descriptions.
+// TestSchemaVersionGrowsWithTheSchema: a change of a schema needs a new SchemaVersion.
+// schema.sum has a line for each version, the current one last, with the hash of all
+// definitions without their descriptions.
 func TestSchemaVersionGrowsWithTheSchema(t *testing.T) {
 	text, err := os.ReadFile("schema.sum")
 	if err != nil {
@@ -36,7 +37,7 @@ func TestSchemaVersionGrowsWithTheSchema(t *testing.T) {
 
 func schemaSum(t *testing.T) string {
 	t.Helper()
-	files, err := fs.Glob(crd.Files, "*.yaml") // in order
+	files, err := fs.Glob(crd.Files, "*.yaml") // sorted
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func schemaSum(t *testing.T) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// undescribed is a definition without the descriptions in it, which change nothing that is stored.
+// undescribed returns a definition without descriptions, which do not affect what is stored. It
+// changes v.
 func undescribed(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -12,19 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Roles computes from RoleBindings in which namespaces of the hub a user may perform an action: the
-// answer of an access review, for all namespaces at once. ClusterRoleBindings are not included:
-// what they allow holds in every namespace, and the hub answers it. The rules are those of RBAC,
+// Roles holds the Roles, ClusterRoles and RoleBindings of the hub. Its method Namespaces computes
+// in which namespaces a user may perform an action, without an access review for each.
+// ClusterRoleBindings are not included: their rights hold in every namespace, and callers ask the
+// hub for those. The rules are those of RBAC,
 // https://kubernetes.io/docs/reference/access-authn-authz/rbac/. Roles is safe for concurrent use.
 type Roles struct {
 	mu sync.RWMutex
-	// By Role, or by ClusterRole without a namespace.
+	// rules are those of a Role, or of a ClusterRole if the key has no namespace.
 	rules    map[types.NamespacedName][]rbacv1.PolicyRule
 	bindings map[types.NamespacedName]*rbacv1.RoleBinding
-	granted  map[Subject]sets.Set[types.NamespacedName] // the bindings that name a subject
+	granted  map[Subject]sets.Set[types.NamespacedName] // the RoleBindings that name a subject
 }
 
-// Subject is a user, or a group. A ServiceAccount is the user that it is authenticated as.
+// Subject is a user or a group to which a binding gives rights. A ServiceAccount is the user
+// system:serviceaccount:NAMESPACE:NAME.
 type Subject struct {
 	Group bool
 	Name  string
@@ -39,8 +41,8 @@ func NewRoles() *Roles {
 	}
 }
 
-// SetRules sets the rules of a Role, or of a ClusterRole (without a namespace). Without rules, the
-// role is removed.
+// SetRules sets the rules of a Role, or of a ClusterRole if role has no namespace. Empty rules
+// remove the role. The caller must not change them later.
 func (r *Roles) SetRules(role types.NamespacedName, rules []rbacv1.PolicyRule) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +53,8 @@ func (r *Roles) SetRules(role types.NamespacedName, rules []rbacv1.PolicyRule) {
 	r.rules[role] = rules
 }
 
-// SetBinding sets a RoleBinding, which must not be changed later; nil removes it.
+// SetBinding sets or replaces the RoleBinding with a name; nil removes it. The caller must not
+// change the RoleBinding later.
 func (r *Roles) SetBinding(name types.NamespacedName, b *rbacv1.RoleBinding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,6 +76,7 @@ func (r *Roles) SetBinding(name types.NamespacedName, b *rbacv1.RoleBinding) {
 	}
 }
 
+// subjects returns the subjects of a RoleBinding; none for nil.
 func subjects(b *rbacv1.RoleBinding) []Subject {
 	if b == nil {
 		return nil
@@ -80,8 +84,9 @@ func subjects(b *rbacv1.RoleBinding) []Subject {
 	return Subjects(b.Subjects, b.Namespace)
 }
 
-// Subjects returns the subjects of a binding in a namespace of the hub; "": of a
-// ClusterRoleBinding.
+// Subjects converts the subjects of a binding. namespace is that of the RoleBinding; "" for a
+// ClusterRoleBinding. A ServiceAccount without a namespace is taken from that namespace. Subjects
+// of unknown kinds are left out.
 func Subjects(of []rbacv1.Subject, namespace string) []Subject {
 	all := make([]Subject, 0, len(of))
 	for _, s := range of {
@@ -97,8 +102,9 @@ func Subjects(of []rbacv1.Subject, namespace string) []Subject {
 	return all
 }
 
-// Namespaces returns the namespaces in which the user may perform the action, sorted. The namespace
-// in what is ignored. Subresources are not supported.
+// Namespaces returns the sorted names of the namespaces in which RoleBindings allow an action to a
+// user. groups are all groups of the user. The action is the verb, group, resource and name in
+// what; its namespace and subresource are ignored. The namespaces need not exist.
 func (r *Roles) Namespaces(user string, groups []string, what authorizationv1.ResourceAttributes) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -117,6 +123,8 @@ func (r *Roles) Namespaces(user string, groups []string, what authorizationv1.Re
 	return slices.Sorted(maps.Keys(found))
 }
 
+// rulesOf returns the rules of the Role or ClusterRole that a binding refers to; none if that role
+// is unknown. r.mu must be held.
 func (r *Roles) rulesOf(b *rbacv1.RoleBinding) []rbacv1.PolicyRule {
 	switch b.RoleRef.Kind {
 	case "Role":
@@ -127,6 +135,8 @@ func (r *Roles) rulesOf(b *rbacv1.RoleBinding) []rbacv1.PolicyRule {
 	return nil
 }
 
+// allows reports whether an RBAC rule allows the action what. It compares verb, group, resource and
+// name, and ignores namespace and subresource.
 func allows(rule rbacv1.PolicyRule, what authorizationv1.ResourceAttributes) bool {
 	has := func(values []string, all, value string) bool {
 		return slices.Contains(values, value) || slices.Contains(values, all)

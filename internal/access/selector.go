@@ -9,14 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// label is a label that an object has, or that a selector requires.
+// label is a label of a namespace, or one that a namespaceSelector requires. If any is true, it
+// stands for the key with every value. It is a key of the indexes objects.having and
+// grants.requiring.
 type label struct {
 	key, value string
 	any        bool // the key with any value
 }
 
-// required returns the labels for each requirement that needs one: a selected object has one of
-// them. Requirements that a label must be absent, or other than some values, are left out.
+// required returns one list of labels for each requirement of a selector that an object without
+// labels cannot satisfy. A selected object has at least one label of each list. Requirements with
+// NotIn, != and DoesNotExist have no list.
 func required(s labels.Selector) (all [][]label) {
 	requirements, _ := s.Requirements()
 	for _, r := range requirements {
@@ -35,7 +38,8 @@ func required(s labels.Selector) (all [][]label) {
 	return all
 }
 
-// least returns the alternative with the lowest cost; nil if there is none.
+// least returns the list of labels with the lowest cost, the first of several; nil if of is empty.
+// Callers choose with it the requirement of a selector that the fewest objects satisfy.
 func least(of [][]label, cost func([]label) int) (best []label) {
 	lowest := 0
 	for _, alternative := range of {
@@ -46,17 +50,19 @@ func least(of [][]label, cost func([]label) int) (best []label) {
 	return best
 }
 
-// objects are labelled objects by name, with an index of their labels.
+// objects holds the labels of namespaces by name, with an index from each label to the namespaces
+// that have it.
 type objects struct {
 	labels map[string]labels.Set
 	having map[label]sets.Set[string]
 }
 
+// newObjects returns an empty index.
 func newObjects() objects {
 	return objects{labels: map[string]labels.Set{}, having: map[label]sets.Set[string]{}}
 }
 
-// set adds an object or replaces its labels, which must not be changed later.
+// set adds an object or replaces its labels. The caller must not change the map has later.
 func (o *objects) set(name string, has labels.Set) {
 	o.remove(name)
 	o.labels[name] = has
@@ -70,6 +76,7 @@ func (o *objects) set(name string, has labels.Set) {
 	}
 }
 
+// remove removes an object. It does nothing for an unknown name.
 func (o *objects) remove(name string) {
 	for key, value := range o.labels[name] {
 		for _, l := range []label{{key: key, value: value}, {key: key, any: true}} {
@@ -81,8 +88,10 @@ func (o *objects) remove(name string) {
 	delete(o.labels, name)
 }
 
-// candidates returns the names of the objects that a selector may select: those with a label that
-// it requires, of the requirement that the fewest have.
+// candidates returns the names of all objects that s can select, in no order, and possibly of more.
+// The caller compares each with s. They are the objects that satisfy one requirement of s: of those
+// that require a label, the one with the fewest objects. If s requires no label, they are all
+// objects.
 func (o *objects) candidates(s labels.Selector) []string {
 	few := least(required(s), func(one []label) (n int) {
 		for _, l := range one {
@@ -100,7 +109,8 @@ func (o *objects) candidates(s labels.Selector) []string {
 	return names
 }
 
-// grants are ClusterAccesses by name, with an index of the labels that they require of a namespace.
+// grants holds the compiled ClusterAccesses by name, with an index of the labels that their
+// namespaceSelectors require.
 type grants struct {
 	named map[string]*grant
 	// requiring has each grant by the labels of one of its requirements: the requirement with
@@ -113,6 +123,8 @@ func newGrants() grants {
 	return grants{named: map[string]*grant{}, requiring: map[label]sets.Set[*grant]{}, loose: sets.New[*grant]()}
 }
 
+// add adds a grant, and records in g.filed under which labels the index has it. gs must not have a
+// grant of the same name.
 func (gs *grants) add(g *grant) {
 	gs.named[g.name] = g
 	g.filed = least(required(g.namespaces), func(one []label) (n int) {
@@ -132,6 +144,7 @@ func (gs *grants) add(g *grant) {
 	}
 }
 
+// remove removes a grant that was added.
 func (gs *grants) remove(g *grant) {
 	delete(gs.named, g.name)
 	gs.loose.Delete(g)
@@ -142,7 +155,8 @@ func (gs *grants) remove(g *grant) {
 	}
 }
 
-// candidates returns the grants that may select a namespace with these labels.
+// candidates returns all grants that can select a namespace with these labels, in no order, and
+// possibly more. The caller compares each with the labels.
 func (gs *grants) candidates(has labels.Set) []*grant {
 	found := gs.loose.UnsortedList()
 	for key, value := range has {

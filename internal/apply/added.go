@@ -8,10 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// added returns the paths of list elements and map keys that the cluster added while it took a
-// manifest: webhooks and admission policies add them, and no field manager owns them. Defaults
-// of the API server for fields that the manifest leaves out are no additions. The result is nil
-// if managedFields are missing.
+// added returns the sorted paths of list elements and map keys that the cluster added while it
+// accepted a manifest: webhooks and admission policies add them, and no field manager owns
+// them. Defaults of the API server for fields that the manifest leaves out are no additions,
+// nor are the fields that clusterOwn leaves to the cluster. The result is nil if managedFields
+// are missing.
 func added(manifest, applied *unstructured.Unstructured) []string {
 	var all fieldSet
 	for _, entry := range applied.GetManagedFields() {
@@ -28,25 +29,31 @@ func added(manifest, applied *unstructured.Unstructured) []string {
 	return slices.Compact(a.paths)
 }
 
-// additions collects the result of one call of added.
+// additions collects the result of one call of added. own are the fields that the cluster sets
+// itself, which are no additions; paths are the additions found so far.
 type additions struct {
 	own   ownFields
 	paths []string
 }
 
-// freeMaps are the maps whose keys are chosen freely: they are not fields of a kind.
+// freeMaps are the names of maps whose keys users choose freely. Only in these maps can a key be an
+// addition: keys of other maps are fields of the kind.
 var freeMaps = []string{"labels", "annotations", "data", "binaryData", "nodeSelector", "matchLabels", "limits"}
 
+// add appends a path with its value to the additions, unless the cluster sets the field
+// itself.
 func (a *additions) add(path string, value any) {
-	// Every pod gets these tolerations.
+	// Kubernetes adds these tolerations to every pod.
 	standard := a.own.pod && strings.Contains(path, "[node.kubernetes.io/")
 	if !standard && !a.own.has(path, nil, value) {
 		a.paths = append(a.paths, path)
 	}
 }
 
-// compare collects the additions in a value of a manifest. owned are the fields in it that have
-// an owner; whole is true if the value is owned as a whole.
+// compare appends the additions in the value at path to a.paths. sent is the value in the manifest,
+// and is that in the object. name is the last field of the path, "" for an element of a list. owned
+// are the fields in the value that a field manager owns; whole is true if one owns all of the
+// value.
 func (a *additions) compare(path, name string, sent, is any, owned fieldSet, whole bool) {
 	switch sent := sent.(type) {
 	case map[string]any:
@@ -90,7 +97,8 @@ func (a *additions) compare(path, name string, sent, is any, owned fieldSet, who
 	}
 }
 
-// addition describes the paths in one sentence; "" if there are none.
+// addition returns the text of a message about fields that the cluster added, at these paths. It
+// names at most three of them; "" if there are none.
 func addition(paths []string) string {
 	if len(paths) == 0 {
 		return ""

@@ -10,7 +10,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// What admission in a member adds to what is applied is named, in lists and in maps, and what somebody adds there is not.
+// The result names what admission in a member adds to the manifest, here a key of a map. The
+// result does not name what users add to the copy.
 func TestWhatAMemberAdds(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -27,7 +28,7 @@ func TestWhatAMemberAdds(t *testing.T) {
 	if !r.Applied || !strings.Contains(r.Message, "the cluster adds to what is applied: data.injected;") || strings.Contains(r.Message, "theirs") {
 		t.Errorf("the result is %+v", r)
 	}
-	// The edit of a copy that has it and what a user added names the same.
+	// An edit of a copy that has this key, and one that a user added, gives the same message.
 	live := configMap(ns, "a", "1")
 	live.SetUID("")
 	f.must(oak.Get(t.Context(), client.ObjectKeyFromObject(live), live))

@@ -22,14 +22,16 @@ import (
 // of them are equal to their template, and how they become copies. See
 // docs/design/0022-adoption.md.
 
-// wasBefore reports whether an object, or a manifest for one, was in the cluster before the hub
-// placed it.
+// wasBefore reports whether an object was in the cluster before the hub placed it: it has
+// OriginAnnotation. o may also be the manifest for such an object.
 func wasBefore(o *unstructured.Unstructured) bool {
 	return o.GetAnnotations()[workv1alpha2.OriginAnnotation] != ""
 }
 
 // adopt makes an unmanaged object a copy if it is equal to the manifest or may be taken over.
-// Otherwise it reports the differences.
+// Otherwise, or if its pods would violate the Pod Security level, it reports the reason and
+// remembers the refusal. seen is the object in the mirror, live the object as just read. The
+// results are those of act.
 func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured.Unstructured) (queue.Next, bool, bool) {
 	created, refusal, err := t.tryOn(ctx, live)
 	if err != nil {
@@ -61,8 +63,9 @@ func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured
 	return t.own(ctx, live, origin, everybodys)
 }
 
-// judged reports why an unmanaged object may not become a copy, and remembers that until the
-// object or the manifest changes.
+// judged reports why an unmanaged object may not become a copy, and stores that in the state. The
+// object is then not read again until it or the manifest changes. seen must have the UID and the
+// resourceVersion of the object. The binding is planned again with backoff.
 func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, bool, bool) {
 	t.update(func(s *state) {
 		s.acts.Judged, s.acts.JudgedReason, s.acts.JudgedMessage = judgement(t.wanted, seen), reason, message
@@ -71,9 +74,11 @@ func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, b
 	return queue.Next{Backoff: true}, false, false
 }
 
-// own transfers the ownership of the object's fields to us and applies the manifest. If the hub
-// stops between the two, it later finds an object without marks, which it judges again, or a
-// copy that differs from the manifest.
+// own makes our server-side apply the owner of the fields that the function selects returns, and
+// applies the manifest. origin is the value for OriginAnnotation. It sets t.owned and
+// t.at.Completions. If the hub stops between the two writes, it later finds an object without
+// marks, which it judges again, or a copy that differs from the manifest. The results are those of
+// act.
 func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin string, selects takes) (queue.Next, bool, bool) {
 	live, err := t.takeOwnership(ctx, t.wanted.Manifest, live, selects)
 	if err != nil {
@@ -86,8 +91,8 @@ func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin 
 	return t.send(ctx, origin, true)
 }
 
-// signOwned marks a manifest for an object that was there before, once the hub owns the fields
-// that others owned.
+// signOwned adds OwnedAnnotation to a manifest in place, if the object was there before the hub and
+// the hub now owns the fields that others owned (t.owned). It leaves other manifests as they are.
 func (t *task) signOwned(manifest *unstructured.Unstructured) {
 	annotations := manifest.GetAnnotations()
 	if wasBefore(manifest) && t.owned {
@@ -96,8 +101,8 @@ func (t *task) signOwned(manifest *unstructured.Unstructured) {
 	}
 }
 
-// disowned ends an action whose object changed before its fields were transferred. The binding
-// is planned again.
+// disowned ends an action because of err. For errChanged, the binding is planned again at once. Any
+// other error goes to failed, which reports it and says when to try again.
 func (t *task) disowned(ctx context.Context, err error) (queue.Next, bool, bool) {
 	if errors.Is(err, errChanged) {
 		return queue.Next{}, true, false
@@ -105,11 +110,14 @@ func (t *task) disowned(ctx context.Context, err error) (queue.Next, bool, bool)
 	return t.failed(ctx, err), false, false
 }
 
-// errChanged is returned if the object was changed while its fields were transferred.
+// errChanged is returned if the object was changed, deleted or replaced during a write that
+// depends on its state. The caller plans again.
 var errChanged = errors.New("the object was changed meanwhile")
 
-// takeOwnership transfers the fields that the selected managers own to our server-side apply.
-// The next apply then removes those that the manifest lacks. Nothing else changes.
+// takeOwnership makes our server-side apply the owner of the fields that the function selects
+// returns for each manager, and returns the object after that. It returns live itself, without a
+// request, if there is nothing to transfer. The next apply removes the fields that the manifest
+// lacks. The error is errChanged if the object changed since live was read.
 func (t *task) takeOwnership(ctx context.Context, manifest, live *unstructured.Unstructured, selects takes) (*unstructured.Unstructured, error) {
 	entries, changed := handOver(manifest, live, selects, time.Now())
 	if !changed {
@@ -118,8 +126,9 @@ func (t *task) takeOwnership(ctx context.Context, manifest, live *unstructured.U
 	return t.setManagers(ctx, live, entries)
 }
 
-// inherit takes over the fields of a copy that an earlier version of the hub adopted without
-// owning them. It does so only when the template changes.
+// inherit takes over the fields of a copy that an earlier version of the hub adopted without owning
+// them, and returns the copy after that. It does so only if the template has changed (t.edited);
+// otherwise it returns live. It sets t.owned to whether the hub owns the fields.
 func (t *task) inherit(ctx context.Context, manifest, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.owned = t.owned || live.GetAnnotations()[workv1alpha2.OwnedAnnotation] != ""
 	if !t.edited || t.owned || !wasBefore(live) {
@@ -130,8 +139,9 @@ func (t *task) inherit(ctx context.Context, manifest, live *unstructured.Unstruc
 	return owned, err
 }
 
-// isEdited reports whether a copy was made from another state of the template than the current
-// one.
+// isEdited reports whether a copy was made from another state of the template than the current one,
+// or has no mark that this hub signed. For a kind without generations any write of the template
+// counts, also of its status: of the content the mark has only the resourceVersion.
 func (t *task) isEdited(seen mirror.Object) bool {
 	from, err := t.queue.applier.key().Verify(seen.Source)
 	now := t.wanted.Source
@@ -145,8 +155,11 @@ func (t *task) isEdited(seen mirror.Object) bool {
 	}
 }
 
-// applyOwned applies a manifest. If somebody restored the copy with its marks, and the template
-// has changed, it then takes over the fields and applies the manifest again.
+// applyOwned applies a manifest. If the template has changed and somebody restored the copy with
+// its marks from a backup, that client owns fields of the copy. Then applyOwned takes over these
+// fields, sets t.owned and applies the manifest again, also if the first apply was refused as
+// invalid. The results are those of applyManifest for the last apply. The error is errChanged if
+// the object changes while its fields are taken over.
 func (t *task) applyOwned(
 	ctx context.Context, manifest *unstructured.Unstructured, force bool,
 ) (sent, applied *unstructured.Unstructured, created bool, err error) {
@@ -173,9 +186,10 @@ func (t *task) applyOwned(
 }
 
 // tryOn returns, by dry run, what creating the manifest in the cluster would give, under a free
-// name there. If that is refused, because the kind has fixed names or a value may exist only
-// once, it returns what the object would become if the manifest replaced it. refusal says why
-// neither is possible.
+// name. That is refused if the kind has fixed names or a value may exist only once. Then tryOn
+// returns what the object live would become if the manifest replaced it. If the replacement is
+// refused, too, created and err are nil, and refusal is the error of the creation. err is an error
+// that says nothing about the manifest, such as a missing answer: the caller tries again later.
 func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (created *unstructured.Unstructured, refusal, err error) {
 	const random = 5
 	manifest := withStorageOf(withoutKept(t.marked(workv1alpha2.OriginAdopted), live), live)
@@ -200,8 +214,8 @@ func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (crea
 	return nil, refusal, nil
 }
 
-// withoutNodePorts removes the node ports from a Service of a dry run: the existing object
-// holds them.
+// withoutNodePorts removes the node ports from a Service in place. A dry run that creates a second
+// Service would otherwise fail, because the existing Service has these ports.
 func withoutNodePorts(o *unstructured.Unstructured) {
 	if len(interpreter.NodePorts(o)) == 0 {
 		return
@@ -215,8 +229,9 @@ func withoutNodePorts(o *unstructured.Unstructured) {
 	}
 }
 
-// noteOf describes how the cluster has a manifest: what it changes and adds, and what an
-// adopted object has beyond the template until that changes. It is empty if there is nothing to
+// noteOf returns a message on how the object live differs from the applied manifest: fields that
+// the cluster changed or added. For an object that an earlier version of the hub adopted, it also
+// names the fields that the next change of the template removes. It is "" if there is nothing to
 // say.
 func (t *task) noteOf(manifest, live *unstructured.Unstructured) string {
 	var notes []string
@@ -233,12 +248,13 @@ func (t *task) noteOf(manifest, live *unstructured.Unstructured) string {
 	return strings.Join(notes, "; ")
 }
 
-// inspect reads an object that was in the cluster before the hub placed it, to report which of
-// its fields the next change of the template removes.
+// inspect reads an object that was in the cluster before the hub placed it, and stores the message
+// of noteOf. That message names, for example, the fields that the next change of the template
+// removes. again is true if the message changed. A failed read is tried again with backoff.
 func (t *task) inspect(ctx context.Context) (queue.Next, bool, bool) {
 	live, err := t.queue.client.Get(ctx, t.wanted.Object)
 	if apierrors.IsNotFound(err) {
-		return queue.Next{}, false, true // the mirror reports that it is gone
+		return queue.Next{}, false, true // the mirror reports that the object is gone
 	}
 	if err != nil {
 		return t.unread(ctx, err), false, true

@@ -24,7 +24,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// fleetOfOne is a fleet that runs, with the member oak, and a client of oak.
+// fleetOfOne returns a running fleet with the member oak, and a client of oak.
 func fleetOfOne(t *testing.T) (*fleet, client.Client) {
 	t.Helper()
 	f := newFleet(t)
@@ -33,7 +33,8 @@ func fleetOfOne(t *testing.T) (*fleet, client.Client) {
 	return f, f.client(testenv.Config(oakServer))
 }
 
-// adoptable is a namespace of the hub whose policies may adopt what a cluster has in it.
+// adoptable creates a namespace on the hub and in the cluster of c, and returns its name.
+// Policies in the hub's namespace may adopt objects of the cluster's.
 func (f *fleet) adoptable(c client.Client) string {
 	f.t.Helper()
 	ns := testenv.Namespace(f.t, testenv.Config(hubServer))
@@ -43,7 +44,8 @@ func (f *fleet) adoptable(c client.Client) string {
 	return ns
 }
 
-// patched is an object with a merge patch of it.
+// patched returns a copy of o with the maps of patch merged into it. Unlike in a merge patch,
+// null stays as a value.
 func (f *fleet) patched(o *unstructured.Unstructured, patch string) *unstructured.Unstructured {
 	f.t.Helper()
 	o = o.DeepCopy()
@@ -63,7 +65,7 @@ func (f *fleet) patched(o *unstructured.Unstructured, patch string) *unstructure
 	return o
 }
 
-// has makes an object in a cluster, as somebody does there.
+// has creates an object in a cluster with a field manager, as a client of that cluster would.
 func (f *fleet) has(c client.Client, o *unstructured.Unstructured, manager string) *unstructured.Unstructured {
 	f.t.Helper()
 	o = o.DeepCopy()
@@ -73,8 +75,8 @@ func (f *fleet) has(c client.Client, o *unstructured.Unstructured, manager strin
 	return o
 }
 
-// seen waits until the mirror has an object of oak, if it follows the type by now. Else it will
-// list the object with the type.
+// seen waits until the mirror has an object of oak. It returns at once if the mirror has not
+// listed the type yet: the first list will contain the object.
 func (f *fleet) seen(o *unstructured.Unstructured) {
 	f.t.Helper()
 	m, _ := f.registry.Member("oak")
@@ -97,7 +99,8 @@ func overwrites(s *workv1alpha2.BindingSpec) {
 
 const podTemplate = `metadata: {labels: {app: x}}, spec: {containers: [{name: web, image: "nginx:1"}]}`
 
-// supersets are templates, and what an object in a cluster has more, kind by kind.
+// supersets has a template for each kind, a patch that adds something to it (more), and the
+// path of the addition as messages name it (field).
 var supersets = map[string]struct{ template, more, field string }{
 	"Deployment": {
 		`{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: NAMESPACE}, spec: {selector: {matchLabels: {app: x}}, template: {` + podTemplate + `}}}`,
@@ -152,7 +155,8 @@ var supersets = map[string]struct{ template, more, field string }{
 	},
 }
 
-// A claim that requests more than its template has grown in its cluster: it is adopted, and keeps what it requests.
+// A PersistentVolumeClaim that requests more than its template was enlarged in its cluster. It
+// is adopted, and keeps its request.
 func TestAGrownClaimIsAdopted(t *testing.T) {
 	f, oak := fleetOfOne(t)
 	template := f.manifestOf(f.adoptable(oak), `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: x, namespace: NAMESPACE}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
@@ -166,7 +170,8 @@ func TestAGrownClaimIsAdopted(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// What has one field more than its template is not adopted, and the binding names the field. Where the policy overwrites, it goes. What is equal is adopted.
+// An object with one field more than its template is not adopted, and the result names the
+// field. If the policy overwrites, that field is removed. An equal object is adopted.
 func TestAdoptedMeansEqual(t *testing.T) {
 	f, oak := fleetOfOne(t)
 	for name, tc := range supersets {
@@ -187,7 +192,7 @@ func TestAdoptedMeansEqual(t *testing.T) {
 			}
 			f.edit(b, overwrites)
 			path := strings.Split(strings.ReplaceAll(tc.field, `"`, ""), ".")
-			if name == "Job" { // none of what it runs can be changed, but this can
+			if name == "Job" { // the template of its pods is immutable, unlike this field
 				path = []string{"spec", "activeDeadlineSeconds"}
 			}
 			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
@@ -228,7 +233,8 @@ func TestAdoptedMeansEqual(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// A field manager is only a name: what pods run is not a controller's because an entry of managedFields says so.
+// A field manager is only a name. Containers do not belong to a controller because an entry of
+// managedFields names kube-controller-manager.
 func TestAForgedManagerOwnsNoPods(t *testing.T) {
 	f, oak := fleetOfOne(t)
 	ns := f.adoptable(oak)
@@ -250,7 +256,8 @@ func TestAForgedManagerOwnsNoPods(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// What is taken out of an adopted template goes in its cluster, and what cannot stand beside what was there before arrives.
+// A field that is removed from an adopted template is removed in the cluster. An edit arrives
+// even if it would be invalid beside the former fields.
 func TestAnAdoptedObjectIsTheTemplate(t *testing.T) {
 	f, oak := fleetOfOne(t)
 	for name, manager := range map[string]string{"Applied": "kubectl-client-side-apply", "Created": "kubectl-create"} {
@@ -355,8 +362,9 @@ func TestAnAdoptedObjectIsTheTemplate(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// The replicas that an autoscaler set of an object are never those of its template: not if the hub dies between the two writes of an adoption, not when something of it is
-// repaired, not when its image changes, and not when it is taken back after its cluster was out of the fleet.
+// The replicas that an autoscaler set never become those of the template: not if the hub stops
+// between the two writes of an adoption, not when the copy is repaired, not when its image
+// changes, and not when it is taken back after its cluster was out of the fleet.
 func TestAnAutoscalersReplicasStay(t *testing.T) {
 	f := newFleet(t)
 	var mu sync.Mutex
@@ -435,7 +443,7 @@ func TestAnAutoscalersReplicasStay(t *testing.T) {
 	replicas("edited", 7)
 	f.unjoin("oak")
 
-	// An object of the hub's own that is out of the fleet, and scaled there.
+	// An object that the hub created is scaled while its cluster is out of the fleet.
 	f.join("yew", testenv.Kubeconfig(oakServer))
 	own := f.patched(template, `{metadata: {name: own, uid: own}}`)
 	c := f.bind(own, nil, "yew")
@@ -450,7 +458,8 @@ func TestAnAutoscalersReplicasStay(t *testing.T) {
 	f.unjoin("yew")
 }
 
-// A copy that an earlier version of the hub adopted is not written after an upgrade. The binding says what of it goes, which goes with the next change of the template.
+// A copy that an earlier version of the hub adopted is not written after an upgrade. The result
+// names the fields that the next change of the template will remove.
 func TestACopyThatAnEarlierVersionAdopted(t *testing.T) {
 	f, oak := fleetOfOne(t)
 	ns := f.adoptable(oak)
@@ -459,7 +468,7 @@ func TestACopyThatAnEarlierVersionAdopted(t *testing.T) {
 	b := f.bind(template, nil, "oak")
 	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 	f.stop()
-	// As an earlier version left it: with more, which its maker owns.
+	// The copy as an earlier version left it: its creator owns a field that the template lacks.
 	o := f.live(oak, template)
 	var entries []metav1.ManagedFieldsEntry
 	for _, e := range o.GetManagedFields() {
@@ -493,14 +502,14 @@ func TestACopyThatAnEarlierVersionAdopted(t *testing.T) {
 			return nil
 		})
 	}
-	f.records = newMemory() // the fields that were ours are others now
+	f.records = newMemory() // because our fields of the copy are not the recorded ones
 	f.start()
 	says()
 	f.stop()
 	kept, err := f.records.Results(t.Context(), b.UID)
 	f.must(err)
 	for i := range kept {
-		kept[i].Message = "" // as an earlier version recorded it
+		kept[i].Message = "" // earlier versions recorded no message
 	}
 	f.records.Applied(kept...)
 	f.start()
@@ -521,7 +530,8 @@ func TestACopyThatAnEarlierVersionAdopted(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// Controllers copy annotations to what they make: marks on what a controller owns are no marks.
+// Controllers copy annotations to the objects that they create. Our marks on an object that a
+// controller owns do not make it a copy.
 func TestMarksThatAControllerCopied(t *testing.T) {
 	f, oak := fleetOfOne(t)
 	ns := f.adoptable(oak)
@@ -535,7 +545,8 @@ func TestMarksThatAControllerCopied(t *testing.T) {
 	})
 	was := f.has(oak, theirs, "kube-controller-manager")
 	b := f.bind(template, nil, "oak")
-	f.eventually("the conflict names the owner references", func() error { // and not only that the mirror was behind
+	// The first conflict may only say that the mirror is behind.
+	f.eventually("the conflict names the owner references", func() error {
 		if r, _ := f.applier.Result(b.UID, "oak"); r.Reason != workv1alpha2.ReasonConflict || !strings.Contains(r.Message, "metadata.ownerReferences") {
 			return fmt.Errorf("the result is %+v", r)
 		}

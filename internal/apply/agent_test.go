@@ -33,7 +33,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel/tunneltest"
 )
 
-// door is another address of an API server. It keeps what was asked of it.
+// door is a proxy in front of an API server. It records the requests.
 type door struct {
 	*httptest.Server
 
@@ -63,7 +63,7 @@ func newDoor(t *testing.T, cfg *rest.Config) *door {
 	return d
 }
 
-// unless returns what was asked, but for what is allowed.
+// unless returns the recorded requests that are not allowed.
 func (d *door) unless(allowed func(method, path string) bool) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +73,9 @@ func (d *door) unless(allowed func(method, path string) bool) []string {
 	})
 }
 
-// pull joins oak by an agent with a profile, as a ServiceAccount with rights of its own, through a door.
+// pull joins oak by an agent that connects through d, and returns when oak is ready. The agent
+// is a ServiceAccount with the rules and, if profile is not nil, with all rights in those of
+// its namespaces that exist.
 func (f *fleet) pull(site *tunneltest.Site, d *door, profile *clusterv1alpha1.Agent, rules []rbacv1.PolicyRule) *tunneltest.Agent {
 	f.t.Helper()
 	ctx := f.t.Context()
@@ -96,7 +98,7 @@ func (f *fleet) pull(site *tunneltest.Site, d *door, profile *clusterv1alpha1.Ag
 	if profile != nil {
 		for _, namespace := range profile.Namespaces {
 			if _, err := api.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-				continue // whether it is there or not is what the test is about
+				continue // the test is about a namespace that is missing
 			}
 			must(api.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{
 				ObjectMeta: about, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}},
@@ -112,7 +114,7 @@ func (f *fleet) pull(site *tunneltest.Site, d *door, profile *clusterv1alpha1.Ag
 		ObjectMeta: metav1.ObjectMeta{Name: "oak"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, Agent: profile},
 	}
 	if err := f.hub.Get(ctx, client.ObjectKeyFromObject(c), &clusterv1alpha1.Cluster{}); err == nil {
-		f.unjoin("oak") // an earlier test has joined it
+		f.unjoin("oak") // an earlier test joined it
 	}
 	f.must(f.hub.Create(ctx, c))
 	f.must(f.registry.Offer(ctx, c.Name, c.UID, tunnel.Credentials{
@@ -139,7 +141,8 @@ func secretTemplate(namespace, name string) *unstructured.Unstructured {
 	return o
 }
 
-// TestByAgent places by an agent. While that says nothing, nothing is deleted, and nothing counts as gone.
+// TestByAgent places by an agent. While the agent is disconnected, nothing is deleted, and
+// nothing counts as deleted.
 func TestByAgent(t *testing.T) {
 	f := newFleet(t)
 	f.loses = true
@@ -191,8 +194,8 @@ func TestByAgent(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// TestPlacementProfile: of a cluster whose agent lets the hub place into a namespace alone, the hub reads no other Secrets, writes
-// nowhere else, and makes no namespace.
+// TestPlacementProfile: the profile of the agent lets the hub place in one namespace only. The
+// hub reads Secrets nowhere else, writes nowhere else, and creates no namespace.
 func TestPlacementProfile(t *testing.T) {
 	f := newFleet(t)
 	site := tunneltest.New(t)
@@ -234,7 +237,7 @@ func TestPlacementProfile(t *testing.T) {
 	if !strings.Contains(r.Message, "Placement") || !strings.Contains(r.Message, inside) {
 		t.Errorf("it says %q", r.Message)
 	}
-	// A namespace that is let, and is not there, is for others to make.
+	// The hub does not create a namespace that the profile allows and the cluster lacks.
 	c := &clusterv1alpha1.Cluster{}
 	f.eventually("the profile is widened", func() error {
 		f.must(f.hub.Get(t.Context(), client.ObjectKey{Name: "oak"}, c))
@@ -263,7 +266,7 @@ func TestPlacementProfile(t *testing.T) {
 		t.Errorf("Secrets of others were asked for: %v", secrets)
 	}
 
-	// What was placed goes, as anywhere.
+	// What was placed is deleted, as in any cluster.
 	f.eventually("the profile is as it was", func() error {
 		f.must(f.hub.Get(t.Context(), client.ObjectKey{Name: "oak"}, c))
 		c.Spec.Agent.Namespaces = []string{inside}

@@ -1,12 +1,12 @@
 // Package apply makes members hold what bindings say. It renders each template for each of its
 // clusters, applies the manifests that differ, and removes copies that no longer belong there.
 //
-// Decisions are pure functions. Plan returns what to do for a binding in one cluster. Release
-// returns how many of the replicas that move have to stay for now. Each cluster has its own
-// queue, so that a cluster that hangs delays no other. The workers of a queue gather the input
-// of Plan, do its actions and remember the results. The digests of copies in the mirror are
-// compared with those of the manifests, so a member gets requests only for changes, or where
-// its current state must be known.
+// Decisions are pure functions. Want returns what a binding wants of one cluster, or why it wants
+// nothing. Plan returns what to do there. Release returns how many of the replicas that move have
+// to stay for now. Each cluster has its own queue, so that a cluster that hangs delays no other.
+// The workers of a queue gather the input of Want and Plan, do the actions and remember the
+// results. The digests of copies in the mirror are compared with those of the manifests, so a
+// member gets requests only for changes, or where its current state must be known.
 package apply
 
 import (
@@ -45,7 +45,8 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// Decisions gives access to the decisions of placement.
+// Decisions gives access to the decisions of placement: which clusters each binding names. The
+// controller of the package placement implements it.
 type Decisions interface {
 	// Knows reports whether the last decision of this process on a binding was for that generation
 	// and knew the Cluster with that name and UID.
@@ -54,7 +55,8 @@ type Decisions interface {
 	Subscribe(f func(binding types.NamespacedName))
 }
 
-// Records keeps results across restarts.
+// Records stores the Result of each binding in each cluster in the records database, and reads them
+// after a restart.
 type Records interface {
 	records.Recorder
 	records.Reader
@@ -78,7 +80,8 @@ type Options struct {
 	Fences     Fences
 }
 
-// registry is the part of member.Registry that the applier needs.
+// registry is the part of member.Registry that the applier needs: the clusters of the fleet and
+// their changes. Rediscover reads the API list of a cluster again, soon and without blocking.
 type registry interface {
 	Member(name string) (*member.Member, bool)
 	Members() []*member.Member
@@ -86,7 +89,9 @@ type registry interface {
 	Subscribe(f func(member.Event))
 }
 
-// observer is the part of mirror.Mirror that the applier needs.
+// observer is the part of mirror.Mirror that the applier needs. Observe and ObserveDeleted give the
+// mirror the answer to a write before its watch reports the change. Require makes the mirror list a
+// kind in every cluster.
 type observer interface {
 	index
 	Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured)
@@ -95,7 +100,11 @@ type observer interface {
 	Subscribe(f func(mirror.Event))
 }
 
-// index reads what the mirror knows of the clusters.
+// index reads what the mirror last observed in the clusters, without a request. Lookup finds an
+// object by name. Placed, PlacedOf and PlacedIn return copies: of a binding, of a binding in one
+// cluster, and of all bindings in a cluster. Orphans returns objects that were copies and lost
+// their marks. Namespaces returns the namespaces that a hub created, with the ID of that hub;
+// NamespaceMark is that ID for one namespace.
 type index interface {
 	Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object)
 	Placed(binding types.UID) []mirror.Object
@@ -108,7 +117,9 @@ type index interface {
 	lists
 }
 
-// lists reports the state of the lists of types in the clusters.
+// lists reports how far the mirror has listed a type in a cluster. Synced is true once the list is
+// complete, SyncedIn for one namespace. Version is a resourceVersion that the list has reached.
+// Problem says why the list fails; Failing also says since when.
 type lists interface {
 	Synced(cluster string, gr schema.GroupResource) bool
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
@@ -117,15 +128,16 @@ type lists interface {
 	Failing(cluster string, gr schema.GroupResource) (since time.Time, problem error)
 }
 
-// templates is the part of template.Cache that the applier needs.
+// templates is the part of template.Cache that the applier needs. Get returns a template. Deletion
+// returns the propagation with which a template was deleted; "" if it is unknown or Background.
 type templates interface {
 	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence)
 	Deletion(uid types.UID) metav1.DeletionPropagation
 	Subscribe(f func(template.Event))
 }
 
-// The dependencies and settings of the applier, as narrow interfaces.
-type rooms struct {
+// dependencies has the dependencies and settings of the applier, as narrow interfaces.
+type dependencies struct {
 	bindings  *binding.Cache
 	registry  registry
 	mirror    observer
@@ -143,9 +155,10 @@ type rooms struct {
 	now func() time.Time
 }
 
-// Applier applies the manifests of bindings to the members.
+// Applier applies the manifests of bindings to the members. Add makes it. Its exported methods
+// may be called by several goroutines.
 type Applier struct {
-	rooms
+	dependencies
 
 	hub      client.Client
 	reader   client.Reader // not cached
@@ -153,23 +166,24 @@ type Applier struct {
 	log      logr.Logger
 
 	overrides *overrides
-	// looked counts the templates that were checked because an override policy changed.
+	// looked counts the templates that were checked because an override policy changed. Tests read it.
 	looked     atomic.Int64
 	renders    *render.Cache
 	standard   *podsecurity.Standard
 	everywhere *everywhere // nil unless spread is SpreadAll
 	results    *results
 	restore    *restore
-	// keyed ends when the key of marks is there, or the first attempt failed.
-	keyed      reconciler.Attempt
-	survey     *survey
-	past       *past
-	runs       *runs
-	finalizing *queue.Queue[types.NamespacedName]
-	synced     []toolscache.InformerSynced
+	// keyed ends when the key that signs the marks is on the hub, or the first attempt to write the
+	// key failed.
+	keyed        reconciler.Attempt
+	restoreCheck *restoreCheck
+	past         *past
+	runs         *runs
+	finalizing   *queue.Queue[types.NamespacedName]
+	synced       []toolscache.InformerSynced
 
-	// releasing is held while one cluster decides how many replicas to release: it relies on those
-	// that the others keep.
+	// releasing is held while a cluster decides how many replicas to release. The decision relies on
+	// the replicas that the other clusters keep.
 	releasing sync.Mutex
 
 	mu      sync.RWMutex
@@ -179,18 +193,21 @@ type Applier struct {
 	running sync.WaitGroup
 }
 
-// Add creates the applier and adds it to the manager.
+// Add creates the applier, subscribes it to its inputs and adds it to the manager, which must not
+// have started. The applier writes to no cluster before all its inputs are listed and it has the
+// key that signs the marks on copies.
 func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
-	return add(mgr, rooms{
+	return add(mgr, dependencies{
 		bindings: o.Bindings, registry: o.Registry, mirror: o.Mirror, templates: o.Templates,
 		decisions: o.Decisions, records: o.Records, hubID: o.HubID,
 		level: o.PodSecurity, spread: o.Namespaces, fences: o.Fences,
 	})
 }
 
-func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
+// add is Add with interfaces instead of packages, for tests.
+func add(mgr ctrl.Manager, d dependencies) (*Applier, error) {
 	a := &Applier{
-		rooms: r, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("orrery"),
+		dependencies: d, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("orrery"),
 		log: mgr.GetLogger().WithName("apply"), results: newResults(), renders: render.NewCache(), queues: map[string]*clusterQueue{},
 	}
 	a.listPatience = cmp.Or(a.listPatience, defaultListPatience)
@@ -204,7 +221,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	}
 	a.runs = newRuns(a.hub, a.reader, a.bindings)
 	a.past = &past{applier: a}
-	a.survey = &survey{applier: a, now: time.Now, looked: map[types.UID]leftOut{}}
+	a.restoreCheck = &restoreCheck{applier: a, now: time.Now, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {
 		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
 		a.fences.SubscribeClusters(a.opened)
@@ -250,38 +267,44 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	return a, nil
 }
 
-// saySuspicion records an event on every Cluster: the hub seems to be restored.
+// saySuspicion records a Warning event on every Cluster: the hub seems to be restored from a
+// backup. reason names the object that shows the restore. restore.suspect calls it.
 func (a *Applier) saySuspicion(reason string) {
 	for _, m := range a.registry.Members() {
 		a.recorder.Eventf(m.Cluster(), nil, corev1.EventTypeWarning, "HubRestored", "Apply", "%s (%s)", restoredMessage, reason)
 	}
 }
 
-// Result returns how the last attempt for a binding in a cluster ended. ok is false while that
-// is unknown.
+// Result returns how the last attempt for a binding in a cluster ended. ok is false while this
+// process has no result.
 func (a *Applier) Result(binding types.UID, cluster string) (Result, bool) {
 	s, ok := a.results.get(binding, cluster)
 	return s.current(), ok && s.known
 }
 
-// Recorded reports whether this or an earlier process last saw the cluster have the manifest
-// that was wanted then. ok is false if there is no record. Health is not recorded, so health is
-// always Unknown.
+// Recorded reports whether the cluster had the manifest that was wanted when this or an earlier
+// process last saw it. The package status uses it for a cluster that the binding's status does not
+// list. ok is false if there is no record. health is always Unknown, because health is not
+// recorded.
 func (a *Applier) Recorded(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool) {
 	s, ok := a.results.get(binding, cluster)
 	return s.acts.Applied, workv1alpha2.ResourceUnknown, ok && s.cluster != ""
 }
 
-// Gone reports whether a cluster that the binding does not name is known to hold nothing of the
-// binding.
+// Gone reports whether a cluster, in which the binding is not placed or whose binding is being
+// deleted, is known to hold nothing of the binding. It is false while that is unknown, also if it
+// was known of another Cluster with this name.
 func (a *Applier) Gone(binding types.UID, cluster string) bool {
 	s, _ := a.results.get(binding, cluster)
-	return s.gone
+	q, open := a.queue(cluster)
+	return s.gone && (!open || s.cluster == q.uid)
 }
 
-// Refused returns the generation of a binding whose manifest a cluster is known to refuse; 0:
-// the manifest is not known to be refused. A manifest that merely could not be sent yet is not
-// refused.
+// Refused returns the generation of a binding whose manifest a cluster is known to refuse. A
+// conflict with an unmanaged object, a manifest that cannot be rendered and a kind that is not
+// served count as refusals. It is 0 if the manifest is applied, was not sent yet, or an input
+// changed since. Placement ends its reservation of capacity in a cluster that refuses the present
+// generation.
 func (a *Applier) Refused(binding types.UID, cluster string) int64 {
 	r, ok := a.Result(binding, cluster)
 	if !ok || r.Applied || r.Stale {
@@ -295,15 +318,17 @@ func (a *Applier) Refused(binding types.UID, cluster string) int64 {
 	return 0
 }
 
-// Subscribe calls f after every change of a result of a binding. f must not block.
+// Subscribe calls f with the name of a binding after every change of its Result, Gone, Contest or
+// Ended in a cluster. f must not block, and several goroutines may call it at once.
 func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.results.subscribe(f) }
 
-// Prepared returns a channel that is closed after the first attempt of the applier to write its
-// key to the hub, even if the attempt failed.
+// Prepared returns a channel that is closed after the first attempt to write the key that signs the
+// marks on copies to the hub, even if the attempt failed. The server waits for it at its start.
 func (a *Applier) Prepared() <-chan struct{} { return a.keyed.Ended() }
 
-// start opens a queue for every member once all inputs of manifests are known. It returns when
-// ctx has ended and the queues are empty.
+// start opens a queue for every member once all inputs of manifests are known. It blocks until
+// ctx has ended and the workers of all queues have stopped; the end of ctx is no error. It
+// returns an error if the key of the marks cannot be read or created.
 func (a *Applier) start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, a.log)
 	marks, err := ensureKey(ctx, a.hub, a.reader)
@@ -340,8 +365,9 @@ func (a *Applier) start(ctx context.Context) error {
 	return nil
 }
 
-// load reads the results that an earlier process recorded. Without them every copy is read
-// once, to find changes by others, and clusters that do not answer have no result.
+// load reads the results that an earlier process recorded, and compares the hub with them.
+// Errors are only logged. Without the results every copy is read once, to find changes by
+// others, and clusters that do not answer have no result.
 func (a *Applier) load(ctx context.Context) {
 	for r, err := range a.records.AllResults(ctx) {
 		if err != nil {
@@ -359,8 +385,8 @@ func (a *Applier) load(ctx context.Context) {
 	}
 }
 
-// noteOf returns what an earlier process recorded of how a cluster has the manifest; "" if the
-// cluster refused the manifest since.
+// noteOf returns the recorded note about an applied manifest: the fields that the cluster changed
+// or added. It is "" if there are none, or if the cluster refused the manifest since.
 func noteOf(r records.Result) string {
 	if !r.Applied {
 		return ""
@@ -368,19 +394,23 @@ func noteOf(r records.Result) string {
 	return r.Message
 }
 
+// key returns the key that signs and verifies the marks on copies; nil until start has read it.
 func (a *Applier) key() mark.Key {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
 	return a.marks
 }
 
-// knows reports whether the hub has the binding.
+// knows reports whether the cache has a binding with this UID.
 func (a *Applier) knows(uid types.UID) bool {
 	_, ok := a.bindings.ByUID(uid)
 	return ok
 }
 
-// open makes sure that a cluster has a queue. A new queue reconciles everything in the cluster.
+// open makes sure that a member has a queue, and closes the queue of a former member with this
+// name. A new queue reconciles everything in the cluster. open does nothing before start,
+// after the end of its ctx, and for a cluster that is not a member. An error is logged, and
+// the cluster has no queue.
 func (a *Applier) open(cluster string) {
 	m, ok := a.registry.Member(cluster)
 	if !ok {
@@ -418,6 +448,7 @@ func (a *Applier) queue(cluster string) (*clusterQueue, bool) {
 	return q, ok
 }
 
+// everyQueue calls f for each open queue, in no order and without a lock.
 func (a *Applier) everyQueue(f func(*clusterQueue)) {
 	a.mu.RLock()
 	queues := make([]*clusterQueue, 0, len(a.queues))

@@ -110,7 +110,7 @@ func TestApplier(t *testing.T) {
 			t.Error("the foreign object was written")
 		}
 		f.must(oak.Delete(f.t.Context(), after))
-		f.result(b, "oak", workv1alpha2.ReasonFullyApplied) // no longer in the way
+		f.result(b, "oak", workv1alpha2.ReasonFullyApplied) // the conflicting object is gone
 	})
 
 	run("TakesForeignObjectsOverWhenToldTo", func(f *fleet, ns string) {
@@ -119,7 +119,7 @@ func TestApplier(t *testing.T) {
 		f.eventually("the mirror has it", func() error { return f.presence("oak", ns, "a", presence.Present) })
 		overwrite := func(s *workv1alpha2.BindingSpec) { s.ConflictResolution = policyv1alpha1.ConflictOverwrite }
 		b := f.bind(configMap(ns, "a", "1"), overwrite, "oak")
-		f.result(b, "oak", workv1alpha2.ReasonConflict) // the namespace is not this hub's
+		f.result(b, "oak", workv1alpha2.ReasonConflict) // the namespace in oak is not this hub's
 		f.data(oak, ns, "a", "theirs")
 		n := &corev1.Namespace{}
 		f.must(f.hub.Get(f.t.Context(), client.ObjectKey{Name: ns}, n))
@@ -129,7 +129,7 @@ func TestApplier(t *testing.T) {
 		f.data(oak, ns, "a", "1")
 		f.must(f.hub.Delete(f.t.Context(), b))
 		f.gone(f.hub, b)
-		f.data(oak, ns, "a", "1") // it was there before this hub
+		f.data(oak, ns, "a", "1") // kept: it was there before this hub
 	})
 
 	run("LeavesAnObjectAloneThatAppearsBetweenLookAndApply", func(f *fleet, ns string) {
@@ -160,7 +160,7 @@ func TestApplier(t *testing.T) {
 		if !apierrors.IsInvalid(err) || r.Message != err.Error() {
 			t.Errorf("message is %q, want %q", r.Message, err)
 		}
-		f.templates.set(configMap(ns, "a", "1")) // mended: tried at once
+		f.templates.set(configMap(ns, "a", "1")) // a valid manifest is tried at once
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 	})
 
@@ -230,7 +230,7 @@ func TestApplier(t *testing.T) {
 		f.data(elm, ns, "a", "2")
 		f.result(b, "oak", workv1alpha2.ReasonSuspended)
 		f.data(oak, ns, "a", "1")
-		f.move(b, "elm") // out of oak: it stays there
+		f.move(b, "elm") // the copy in oak is to go, and stays
 		f.eventually("the copy that is to go is held", func() error {
 			if r, ok := f.applier.Result(b.UID, "oak"); !ok || r.Reason != workv1alpha2.ReasonSuspended || r.Generation != b.Generation {
 				return fmt.Errorf("it is %+v", r)
@@ -244,12 +244,13 @@ func TestApplier(t *testing.T) {
 		f.edit(b, func(s *workv1alpha2.BindingSpec) {
 			s.Suspension, s.Clusters, s.GracefulEvictionTasks = nil, targets([]string{"elm", "oak"}), nil
 		})
-		f.data(oak, ns, "a", "3") // and never 2
+		f.data(oak, ns, "a", "3") // version 2 was never applied
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 		if made := f.calls("") - before; made != 2 {
 			t.Errorf("%v calls were made, want one for each cluster", made)
 		}
-		// Whoever deletes an object on the hub means it, and could not resume it any more.
+		// A suspension does not block deletions. The user who deletes an object on the hub
+		// intends that, and could not resume the object afterwards.
 		f.edit(b, func(s *workv1alpha2.BindingSpec) {
 			s.Suspension = &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{Dispatching: new(true)}}
 		})
@@ -294,7 +295,7 @@ func TestApplier(t *testing.T) {
 		f.must(f.hub.Create(f.t.Context(), o))
 		f.data(oak, ns, "a", "oaken")
 		before := f.calls("")
-		f.must(f.hub.Delete(f.t.Context(), o)) // there is no policy p
+		f.must(f.hub.Delete(f.t.Context(), o)) // the PropagationPolicy p does not exist
 		v := f.applier.overrides.index.Get(client.ObjectKeyFromObject(o))
 		f.eventually("the hub has no override policy", func() error {
 			if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(o), &policyv1alpha1.OverridePolicy{}); !apierrors.IsNotFound(err) {
@@ -306,7 +307,7 @@ func TestApplier(t *testing.T) {
 		if f.applier.overrides.index.Get(client.ObjectKeyFromObject(o)) == nil {
 			t.Fatal("the override does not count any more, though its policy is gone and nothing says what stays")
 		}
-		// What placement says once it knows.
+		// Placement writes this once it knows that the override is still a dependency.
 		f.edit(b, func(s *workv1alpha2.BindingSpec) {
 			s.DependentOverrides = []workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "p"}}
 		})
@@ -393,7 +394,7 @@ func TestApplier(t *testing.T) {
 	run("LeavesAloneWhatOnlyCopiedItsMark", func(f *fleet, ns string) {
 		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
-		// As a Service's labels are copied to its EndpointSlices.
+		// Labels of a Service are copied to its EndpointSlices in this way.
 		theirs := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a-x7k2p", Labels: map[string]string{workv1alpha2.BindingLabel: string(b.UID)}},
 			Data:       map[string]string{"key": "theirs"},
@@ -486,7 +487,8 @@ func TestApplier(t *testing.T) {
 	run("DeletesItsNamespacesWithTheHubs", func(f *fleet, ns string) {
 		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
-		f.must(elm.Create(f.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})) // not ours
+		// This hub did not create the namespace in elm.
+		f.must(elm.Create(f.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 		f.must(f.hub.Delete(f.t.Context(), b))
 		f.gone(f.hub, b)
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
@@ -523,7 +525,7 @@ func TestApplier(t *testing.T) {
 		if n.Labels[workv1alpha2.NamespaceLabel] != "" {
 			t.Errorf("the namespace still has our mark: %v", n.Labels)
 		}
-		f.must(f.hub.Delete(f.t.Context(), b)) // a cluster that has left does not hold it back
+		f.must(f.hub.Delete(f.t.Context(), b)) // a cluster that has left does not block it
 		f.gone(f.hub, b)
 		f.data(oak, ns, "a", "1")
 	})
@@ -561,7 +563,7 @@ func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 	hung.Signal(t, syscall.SIGSTOP)
 	before := time.Now()
 	var all []*workv1alpha2.ResourceBinding
-	for i := range 3 * workers { // more than one cluster's workers
+	for i := range 3 * workers { // more than the workers of one cluster
 		all = append(all, f.bind(configMap(ns, fmt.Sprintf("a%d", i), "1"), nil, "ash", "bog"))
 	}
 	for _, b := range all {
@@ -574,7 +576,8 @@ func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 	}
 	f.must(f.hub.Delete(t.Context(), first))
 	f.gone(ash, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "first"}})
-	f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(first), first)) // the other copy is still there
+	// The other copy is still there.
+	f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(first), first))
 
 	hung.Signal(t, syscall.SIGCONT)
 	bog := f.client(hung.Config())
@@ -591,7 +594,8 @@ func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 	}
 }
 
-// A cluster that answers and cannot list a type is not kept for that: what it could list loses our marks, and an event says the rest.
+// A cluster that answers and cannot list a type leaves all the same. The objects that it can
+// list lose our marks, and an event names the types that it cannot list.
 func TestAClusterThatCannotListATypeLeaves(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -630,7 +634,8 @@ func TestAClusterThatCannotListATypeLeaves(t *testing.T) {
 	})
 }
 
-// A cluster that begins to leave is taken out of bindings before its member knows.
+// A cluster that is being deleted is taken out of bindings before its member knows of the
+// deletion. It keeps its copies.
 func TestAClusterThatBeginsToLeaveKeepsWhatItHas(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -663,7 +668,8 @@ func TestAClusterThatBeginsToLeaveKeepsWhatItHas(t *testing.T) {
 	f.move(b, "yew")
 	f.data(yew, ns, "a", "1")
 	f.eventually("the copy in yew is seen", func() error { return f.placed(b, "yew", 1) })
-	other := f.bind(configMap(ns, "b", "1"), nil, "fir") // by then the first would be gone
+	// A wrong deletion of a in fir would happen before b is applied.
+	other := f.bind(configMap(ns, "b", "1"), nil, "fir")
 	f.result(other, "fir", workv1alpha2.ReasonFullyApplied)
 	close(release)
 	f.gone(f.hub, c)

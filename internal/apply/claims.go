@@ -29,9 +29,9 @@ func storage(o *unstructured.Unstructured) (resource.Quantity, bool) {
 	return q, err == nil
 }
 
-// withStorageOf returns a manifest that requests the same storage as the claim in the cluster,
-// if it is a claim whose manifest leaves that to the cluster. The API server refuses a claim
-// without a request. Neither argument is changed.
+// withStorageOf returns a manifest that requests the same storage as the claim in the cluster
+// (live), if it is a PersistentVolumeClaim without a request. The API server refuses such a claim.
+// Every other manifest is returned as it is. Neither argument is changed.
 func withStorageOf(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if manifest.GroupVersionKind().GroupKind() != (schema.GroupKind{Kind: "PersistentVolumeClaim"}) || requestsStorage(manifest) {
 		return manifest
@@ -48,9 +48,10 @@ func withStorageOf(manifest, live *unstructured.Unstructured) *unstructured.Unst
 }
 
 // withGrownStorage returns a manifest without the requested storage if the claim in the cluster
-// requests more, for a claim that grew there never shrinks again. If only we own the field,
-// because an earlier template asked for more, the manifest gets the value of the claim instead:
-// a claim without the field is refused. It is pure and changes neither argument.
+// requests more, because a claim never shrinks. Otherwise it returns the manifest itself. If only
+// the hub owns the field, because an earlier template asked for more, the manifest gets the value
+// of the claim instead: the API server refuses a claim without the field. It is pure and changes
+// neither argument.
 func withGrownStorage(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if !requestsStorage(manifest) {
 		return manifest

@@ -23,8 +23,9 @@ type share struct {
 	before *int64
 }
 
-// count sets the completions of a divided Job in a cluster: those that it got when its work
-// began there or, for an elastic Job, its current share.
+// count sets w.Completions of a divided Job. It is the number with which its work began in the
+// cluster or, for an elastic Job that began, the cluster's current share. count sets w.Uncounted to
+// a cluster whose number of completions is unknown. id is the ID of the cluster.
 func (a *Applier) count(w *Work, b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster, id string) {
 	if w.Mark != nil {
 		w.Completions = w.Mark.Completions
@@ -44,8 +45,8 @@ func (a *Applier) count(w *Work, b *workv1alpha2.ResourceBinding, source *unstru
 	}
 }
 
-// share returns the completions for the cluster of work that begins; nil if the completions are
-// not divided.
+// share returns the completions for the cluster in which work begins; nil if the completions are
+// not divided. It counts the runs in the status of b.
 func (n *beginning) share(b *workv1alpha2.ResourceBinding) *share {
 	if n.source == nil || !binding.Divided(b) {
 		return nil
@@ -53,9 +54,10 @@ func (n *beginning) share(b *workv1alpha2.ResourceBinding) *share {
 	return completionsLeft(b, b.Status.Runs, n.copies, n.source, n.cluster, n.id, n.request)
 }
 
-// completionsLeft returns the completions of a Job for a cluster; nil if they are not divided.
-// The completions of another cluster are those in its mark or, if the mark has none, those in
-// its copy. copies are the copies of the binding in all clusters; id is the ID of the cluster.
+// completionsLeft returns the completions of a Job for a cluster; nil if they are not divided. It
+// counts runs of the current template only, and with a request only those that counts accepts. The
+// completions of another cluster come from its run or, if the run has no number, from its copy.
+// copies are the copies of the binding in all clusters; id is the ID of the cluster.
 func completionsLeft(
 	b *workv1alpha2.ResourceBinding, runs []workv1alpha2.Run, copies []mirror.Object, source *unstructured.Unstructured, cluster, id, request string,
 ) *share {
@@ -83,7 +85,7 @@ func completionsLeft(
 		}
 		marked.Insert(r.ClusterName)
 	}
-	// A copy without a mark was made by a version without marks.
+	// A copy without a run in the status was made by a version that recorded no runs.
 	for i := range copies {
 		o := &copies[i]
 		from, err := mark.Parse(o.Source)
@@ -109,8 +111,9 @@ func completionsLeft(
 	return &s
 }
 
-// counts reports whether a run counts for a request to run again. A copy that runs serves the
-// request without being created again. Without a request every run counts.
+// counts reports whether a recorded run takes part in the division of completions for a request to
+// run again. That is so for a run of this request, and for a copy that still runs, which serves the
+// request as it is. Without a request ("") every run counts.
 func counts(r *workv1alpha2.Run, request string) bool {
 	return request == "" || r.Rerun == request || r.Phase == workv1alpha2.RunBegan && !r.Removed
 }
@@ -125,9 +128,10 @@ func copyIn(b *workv1alpha2.ResourceBinding, copies []mirror.Object, cluster str
 	return nil
 }
 
-// completionsOf returns how many completions of a Job a run takes from the other clusters. o is
-// the copy in the cluster of the run; nil: none is known. known is false if neither the run nor
-// the copy shows the number.
+// completionsOf returns how many completions of a Job a recorded run takes from the other clusters.
+// o is the copy in the cluster of the run; nil if none is known. elastic is true for a Job whose
+// completions follow its parallelism. known is false if neither the run nor the copy shows the
+// number.
 func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken int64, known bool) {
 	if r.SucceededBefore != nil {
 		taken = *r.SucceededBefore
@@ -143,11 +147,11 @@ func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken i
 	}
 	switch {
 	case r.Phase == workv1alpha2.RunSkipped, r.Phase == workv1alpha2.RunRefused && fell == nil:
-		return taken, true // nothing of it runs
+		return taken, true // no pod of this run starts
 	case r.Removed && r.Phase != workv1alpha2.RunComplete || r.Phase == workv1alpha2.RunFailed:
-		fell = succeeded // the rest is done by others
+		fell = succeeded // other clusters do the completions that are missing
 	case elastic && !r.Phase.Ended():
-		return taken, true // its completions follow its share
+		return taken, true // a running elastic Job follows the share of its cluster
 	}
 	if fell == nil {
 		return taken, false
@@ -155,9 +159,9 @@ func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken i
 	return taken + *fell, true
 }
 
-// succeededBefore returns how many completions of a Job succeeded in a cluster before a run
-// that begins now, from the mark of the run before; nil: none. A copy that was deleted while it
-// ran does not count: all of its completions run again.
+// succeededBefore returns how many completions of a Job have succeeded in a cluster before a run
+// that begins now; nil: none. r is the record of the run before, and id the ID of the cluster. A
+// copy that was deleted while it ran does not count: all of its completions run again.
 func succeededBefore(b *workv1alpha2.ResourceBinding, r *workv1alpha2.Run, id string) *int64 {
 	var n int64
 	if r.SucceededBefore != nil {

@@ -17,7 +17,7 @@ import (
 // dividedJob is a Job of six completions, two of which run at once.
 const dividedJob = `{apiVersion: batch/v1, kind: Job, metadata: {name: x, namespace: NAMESPACE}, spec: {parallelism: 2, completions: 6, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`
 
-// parallel shares the parallelism of a Job out.
+// parallel divides a parallelism of two into the shares.
 func parallel(s *workv1alpha2.BindingSpec, shares ...workv1alpha2.TargetCluster) {
 	s.ReplicaSchedulingType, s.Replicas, s.Clusters = policyv1alpha1.Divided, new(int32(2)), shares
 }
@@ -34,8 +34,9 @@ func (f *fleet) patchStatus(b *workv1alpha2.ResourceBinding, status map[string]a
 	f.must(f.hub.Status().Patch(f.t.Context(), b.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
 }
 
-// A cluster that is added runs no completions that others have, also where the binding does not say
-// how many fell to them: an adopted Job, and one that an earlier version made.
+// A cluster that is added runs no completions that other clusters have. This includes bindings
+// that do not record how many those are: of an adopted Job, and of one that an earlier version
+// created.
 func TestAnAddedClusterRunsNoMoreCompletionsThanAsked(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -44,7 +45,7 @@ func TestAnAddedClusterRunsNoMoreCompletionsThanAsked(t *testing.T) {
 	oak, elm := f.client(testenv.Config(oakServer)), f.client(testenv.Config(elmServer))
 	for name, tc := range map[string]struct {
 		adopted bool
-		runs    []map[string]any // what an earlier version wrote; nil: what this one wrote stays
+		runs    []map[string]any // as an earlier version wrote it; nil: keep those of this version
 	}{
 		"Adopted":       {adopted: true},
 		"WithoutCounts": {runs: []map[string]any{{"clusterName": "oak", "phase": workv1alpha2.RunBegan, "time": "2026-01-01T00:00:00Z"}}},
@@ -86,8 +87,8 @@ func TestAnAddedClusterRunsNoMoreCompletionsThanAsked(t *testing.T) {
 	f.unjoin("elm")
 }
 
-// A mark is about one cluster: another one that joins under its name runs what is not finished, and
-// one that comes back does not.
+// A mark is for one cluster, not for its name. Another cluster that joins under the name runs
+// the work again; the same cluster that comes back does not.
 func TestMarksAreOfOneCluster(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -20,23 +20,26 @@ import (
 // reported contest until this process has watched for PutBackMemory.
 
 const (
-	// PutBackMemory is the time for which a write that put a copy back counts. A copy stops being
-	// contested once none of its writes counts any more.
+	// PutBackMemory is the time for which a write that put a copy back counts in the decision whether
+	// the copy is contested. A copy stops being contested once none of its writes counts any more.
 	PutBackMemory = 15 * time.Minute
-	// immediatePutBacks is the number of writes in a row that put a copy back without a pause. The
-	// pause before the next write is firstPutBackPause, then twice as long each time, up to
-	// longestPutBackPause. The longest pause must be so much shorter than PutBackMemory that
-	// writes still count that put back a field only every other time.
-	immediatePutBacks   = 3
-	firstPutBackPause   = time.Second
-	longestPutBackPause = 5 * time.Minute
+	// immediatePutBacks is the number of writes in a row that put a copy back without a pause. A pause
+	// precedes each later write. The longest pause is less than a fifth of PutBackMemory. So
+	// contestedAfter writes for one field still count if each write puts back only one of two fields,
+	// in turn.
+	immediatePutBacks = 3
+	// firstPutBackPause is the first pause before a copy is put back; each later pause is twice as
+	// long.
+	firstPutBackPause = time.Second
+	// longestPutBackPause bounds the pause before a copy is put back.
+	longestPutBackPause = 150 * time.Second
 	// contestedAfter is the number of counted writes that put back the same field, or the deleted
 	// copy, after which the copy is contested.
 	contestedAfter = 3
-	// maxPutBacks bounds the writes that are remembered for a copy, and maxLosses the fields of
-	// each write.
+	// maxPutBacks bounds the writes that are remembered for a copy.
 	maxPutBacks = 16
-	maxLosses   = 16
+	// maxLosses bounds the fields that are remembered for each write.
+	maxLosses = 16
 )
 
 // Contest describes a copy that is put back again and again. The zero value means that the copy
@@ -47,7 +50,7 @@ type Contest struct {
 	Reason, Message string
 }
 
-// loss is what a copy lost: a field, or the whole copy.
+// loss is what a copy lost because of another client: a field, or the whole copy.
 type loss struct {
 	path    string // of the field; "" for the whole copy
 	manager string // the current owner of the field; "" if managedFields names none
@@ -66,11 +69,12 @@ func putsBack(w Wanted, k Known) bool {
 	return k.Digest != "" && k.Digest == w.Digest && !w.Work.asked()
 }
 
-// pause returns the time until the copy may be put back again.
+// pause returns the time until the copy may be put back again; 0: now.
 func (k *Known) pause() time.Duration { return pauseAfter(k.PutBacks, k.PutBack, k.Now) }
 
-// pauseAfter returns the time until something may be put back again, after n writes in a row
-// that put it back, the last of them at the time last.
+// pauseAfter returns the time until a copy or the labels of a namespace may be put back again. n is
+// the number of writes in a row that put it back, and last the time of the last one. It is 0 for
+// the first immediatePutBacks writes and once PutBackMemory has passed since last.
 func pauseAfter(n int, last, now time.Time) time.Duration {
 	if n < immediatePutBacks || now.Sub(last) > PutBackMemory {
 		return 0
@@ -79,8 +83,9 @@ func pauseAfter(n int, last, now time.Time) time.Duration {
 	return max(0, last.Add(pause).Sub(now))
 }
 
-// pace replaces the first write that puts a copy back too early by a Retry, and drops the
-// actions after it.
+// pace returns the actions, in which the first write is replaced by a Retry if it would put the
+// copy back before the pause is over. The actions after it are left out. pace does not change its
+// arguments.
 func pace(actions []Action, w Wanted, k Known) []Action {
 	if !putsBack(w, k) {
 		return actions
@@ -99,8 +104,8 @@ func pace(actions []Action, w Wanted, k Known) []Action {
 	return actions
 }
 
-// untilSettled plans again at the time at which a contested copy stops being contested if
-// nothing else happens.
+// untilSettled appends a Retry to the actions of a contested copy. The Retry comes when the copy
+// stops being contested, if nothing else happens until then.
 func untilSettled(actions []Action, k Known) []Action {
 	if !k.Contested {
 		return actions
@@ -108,13 +113,16 @@ func untilSettled(actions []Action, k Known) []Action {
 	return append(actions, Action{Verb: Retry, After: max(time.Second, k.PutBack.Add(PutBackMemory).Sub(k.Now)+time.Second)})
 }
 
-// stillCounting returns the writes that still count. row is in the order of time, and is not
-// changed.
+// stillCounting returns, in a new slice, the writes in row that are not older than PutBackMemory.
+// row are the remembered writes that put a copy back. Only the returned writes show whether the
+// copy is contested.
 func stillCounting(row []putBack, now time.Time) []putBack {
 	return slices.DeleteFunc(slices.Clone(row), func(p putBack) bool { return now.Sub(p.time) > PutBackMemory })
 }
 
-// contest decides from the writes that still count whether a copy is contested, and by whom.
+// contest decides whether a copy is contested, and by which clients. row are the remembered writes
+// that put the copy back; those older than PutBackMemory are ignored. It returns the zero value if
+// the copy is not contested.
 func contest(object Object, row []putBack, now time.Time) Contest {
 	type lost struct {
 		path string
@@ -167,8 +175,10 @@ func contest(object Object, row []putBack, now time.Time) Contest {
 	return Contest{workv1alpha2.ReasonFieldsChanged, message}
 }
 
-// afterEdit returns the writes that put back fields which are still ours, or the whole copy,
-// after another manifest was applied. A field that is no longer ours is not contested.
+// afterEdit returns the remembered writes (row) that still count after another manifest was
+// applied. ours are the fields that the hub still owns. Of the losses of each write, only the whole
+// copy and fields in ours remain. Writes without such a loss are left out. afterEdit does not
+// change row.
 func afterEdit(row []putBack, ours fieldSet) []putBack {
 	fields := ours.paths("")
 	var left []putBack
@@ -181,7 +191,8 @@ func afterEdit(row []putBack, ours fieldSet) []putBack {
 	return left
 }
 
-// paths returns the paths of all fields in the set, and of the values around them.
+// paths returns the paths of all fields in the set, also of the maps and lists around other fields.
+// path is the path of the value that the set describes; "" for the whole object.
 func (s fieldSet) paths(path string) map[string]bool {
 	all := map[string]bool{}
 	for key, value := range s {
@@ -198,7 +209,9 @@ func (s fieldSet) paths(path string) map[string]bool {
 	return all
 }
 
-// isOtherHubs reports whether an object has the marks of another hub than the one with the key.
+// isOtherHubs reports whether another hub placed an object: the object has a well-formed mark that
+// was not made with key, the key of this hub. It is false for an object with the label of binding,
+// a binding of this hub.
 func isOtherHubs(live *unstructured.Unstructured, binding string, key mark.Key) bool {
 	source := live.GetAnnotations()[workv1alpha2.SourceAnnotation]
 	if source == "" || live.GetLabels()[workv1alpha2.BindingLabel] == binding {
@@ -211,8 +224,9 @@ func isOtherHubs(live *unstructured.Unstructured, binding string, key mark.Key) 
 	return err != nil
 }
 
-// losses returns the fields that the apply of a manifest put back: they had other values, and
-// were not ours before the apply. The losses are sorted by path and name the former owner.
+// losses returns the fields that an apply of a manifest put back: before the apply they had other
+// values and the hub did not own them. before is the copy before the apply, and applied the copy
+// after it. The losses are sorted by path and name the former owner. There are at most maxLosses.
 func losses(manifest, before, applied *unstructured.Unstructured) []loss {
 	var others []owner
 	for _, entry := range before.GetManagedFields() {
@@ -238,8 +252,9 @@ type owner struct {
 // lossSearch collects the result of one call of losses.
 type lossSearch struct{ found []loss }
 
-// compare looks for losses in a value of a manifest. now are our fields in it after the apply,
-// ours those before it, and others the fields of other managers before it.
+// compare looks for losses in a value. wanted is the value in the manifest, and is that in the copy
+// before the apply. now are the fields in the value that the hub owns after the apply, and ours
+// those before the apply. others are the fields of other managers before the apply.
 func (c *lossSearch) compare(path string, wanted, is any, now, ours fieldSet, others []owner) {
 	switch wanted := wanted.(type) {
 	case map[string]any:
@@ -264,10 +279,11 @@ func (c *lossSearch) compare(path string, wanted, is any, now, ours fieldSet, ot
 	}
 }
 
-// part compares a field, or an element of a list, that has the key in the field sets.
+// part compares one field of a map, or one element of a list, with the arguments of compare. key is
+// its key in the field sets. It adds a loss if the hub took a value that differs.
 func (c *lossSearch) part(path, key string, wanted, is any, now, ours fieldSet, others []owner) {
 	if now[key] == nil {
-		return // it is not ours after the apply either
+		return // the hub does not own the field after the apply either
 	}
 	nowPart, nowWhole := now.at(key)
 	ourPart, ourWhole := ours.at(key)

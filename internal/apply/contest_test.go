@@ -29,7 +29,7 @@ import (
 
 func TestPause(t *testing.T) {
 	for n, want := range map[int]time.Duration{
-		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 11: 256 * time.Second, 12: 5 * time.Minute, 1000: 5 * time.Minute,
+		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 10: 128 * time.Second, 11: 150 * time.Second, 1000: 150 * time.Second,
 	} {
 		k := Known{Now: now, PutBacks: n, PutBack: now}
 		if got := k.pause(); got != want {
@@ -41,7 +41,21 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// Whatever would put a copy back waits; an edit, a first apply and a run that somebody asked for do not.
+// TestContestOfTwoFields: two fields that others change in turn stay contested at the longest
+// pause, also where each write comes some seconds late.
+func TestContestOfTwoFields(t *testing.T) {
+	var row []putBack
+	for i := range 20 {
+		at := now.Add(time.Duration(i) * (longestPutBackPause + 5*time.Second))
+		row = append(row, putBack{at, []loss{{path: []string{".data.a", ".data.b"}[i%2], manager: "theirs"}}})
+		if c := contest(Object{}, row, at); i >= 2*contestedAfter && c.Reason != workv1alpha2.ReasonFieldsChanged {
+			t.Errorf("after %d writes it is contested by %+v", i+1, c)
+		}
+	}
+}
+
+// pace delays every write that puts a copy back. It does not delay an edit, a first apply and a
+// run that somebody requested.
 func TestPace(t *testing.T) {
 	k := Known{Now: now, Digest: "new", PutBacks: immediatePutBacks, PutBack: now}
 	asked := placeWanted(func(w *Wanted) {
@@ -141,13 +155,13 @@ func TestLosses(t *testing.T) {
 		"SharedWithTheSameValue": {
 			`data: {a: x}`, `{"f:data":{"f:a":{}}}`, `data: {a: x}`, []string{entry("x", "Update", `{"f:data":{"f:a":{}}}`)}, nil,
 		},
-		"NotOursAfterwards": { // the API does not know it
+		"NotOursAfterwards": { // the API does not have the field
 			`data: {a: x, unknown: y}`, `{"f:data":{"f:a":{}}}`, `data: {a: x}`, []string{entry(orrery, "Apply", `{"f:data":{"f:a":{}}}`)}, nil,
 		},
 		"AnAtomicList": {
 			`spec: {tolerations: [{key: a}]}`, `{"f:spec":{"f:tolerations":{}}}`, `spec: {tolerations: [{key: a}, {key: injected}]}`,
 			[]string{entry("injector", "Update", `{"f:spec":{"f:tolerations":{}}}`)},
-			nil, // each of ours is there
+			nil, // each of our elements is still there
 		},
 		"AnAtomicListOfOthers": {
 			`spec: {tolerations: [{key: a}]}`, `{"f:spec":{"f:tolerations":{}}}`, `spec: {tolerations: [{key: injected}]}`,
@@ -178,7 +192,8 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// Labels of a namespace that somebody changes each time are put back at the pace of copies; other labels are written at once. It is said once.
+// Labels of a namespace that somebody keeps changing are put back at the pace of copies. Other
+// labels are written at once. The contest is reported once.
 func TestLabelsAreWrittenAtAPace(t *testing.T) {
 	l := labelWrites{written: map[string]labelWrite{}}
 	one, other := map[string]string{"team": "a"}, map[string]string{"team": "b"}
@@ -199,7 +214,7 @@ func TestLabelsAreWrittenAtAPace(t *testing.T) {
 	if l.pause("ns", other, at) != 0 || l.pause("another", one, at) != 0 || l.pause("ns", one, at.Add(PutBackMemory+1)) != 0 {
 		t.Error("other labels, another namespace, or labels of long ago wait")
 	}
-	// The hub's labels change: the put-backs of those before do not count.
+	// The labels on the hub change: the put-backs of the former labels do not count.
 	for n := range immediatePutBacks {
 		if l.wrote("ns", other, at); l.pause("ns", other, at) != 0 {
 			t.Errorf("other labels wait after %d put-backs", n)
@@ -211,6 +226,17 @@ func TestLabelsAreWrittenAtAPace(t *testing.T) {
 	}
 	if l.forget("ns"); len(l.written) != 0 {
 		t.Errorf("of a namespace that is gone stays %v", l.written)
+	}
+}
+
+// TestLabelContest: the message has the longest pause that there is.
+func TestLabelContest(t *testing.T) {
+	message := labelContest("oak", &unstructured.Unstructured{Object: map[string]any{}}, map[string]any{"team": "a"})
+	var minutes float64
+	_, pace, _ := strings.Cut(message, "up to ")
+	_, err := fmt.Sscanf(pace, "%g minutes;", &minutes)
+	if longest := pauseAfter(64, now, now).Minutes(); err != nil || minutes != longest {
+		t.Errorf("%q: %g minutes, want %g: %v", message, minutes, longest, err)
 	}
 }
 
@@ -232,14 +258,15 @@ func (c *manualClock) advance(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// opponent changes or deletes a config map in a cluster each time it is as the hub wants it.
+// opponent changes or deletes a ConfigMap in a cluster each time the hub has applied it.
 type opponent struct {
 	done   chan string // the resourceVersion after each change; "" after a deletion
 	ended  chan error
 	cancel context.CancelFunc
 }
 
-// oppose starts an opponent. undo changes the object, and does nothing to one that is as it left it.
+// oppose starts an opponent. undo gets the object of each event. It returns the object after
+// its change, an empty object after a deletion, or nil if there is nothing to change.
 func (f *fleet) oppose(ns, name string, undo func(ctx context.Context, c dynamic.ResourceInterface, o *unstructured.Unstructured) (*unstructured.Unstructured, error)) *opponent {
 	f.t.Helper()
 	c, err := dynamic.NewForConfig(testenv.Config(oakServer))
@@ -258,11 +285,13 @@ func (f *fleet) oppose(ns, name string, undo func(ctx context.Context, c dynamic
 			}
 			left, err := undo(ctx, maps, object)
 			switch {
-			case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || ctx.Err() != nil: // the event is old
+			// The event is outdated.
+			case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || ctx.Err() != nil:
 			case err != nil:
 				o.ended <- err
 				return
-			case left != nil && (left.GetResourceVersion() == "" || left.GetResourceVersion() != last): // else it was as this opponent left it
+			// Otherwise the object is as this opponent left it.
+			case left != nil && (left.GetResourceVersion() == "" || left.GetResourceVersion() != last):
 				last = left.GetResourceVersion()
 				o.done <- last
 			}
@@ -273,7 +302,7 @@ func (f *fleet) oppose(ns, name string, undo func(ctx context.Context, c dynamic
 	return o
 }
 
-// undone waits for the next change of an opponent, and until the hub's mirror has it.
+// undone waits for the next change of an opponent, and until the mirror has seen it.
 func (f *fleet) undone(o *opponent, ns, name string) {
 	f.t.Helper()
 	var version string
@@ -304,7 +333,7 @@ func number(t *testing.T, version string) (n uint64) {
 	return n
 }
 
-// stop ends an opponent.
+// stop ends an opponent, and fails the test if the opponent had an error.
 func (o *opponent) stop(t *testing.T) {
 	t.Helper()
 	o.cancel()
@@ -313,8 +342,9 @@ func (o *opponent) stop(t *testing.T) {
 	}
 }
 
-// A copy that something in its cluster changes or deletes each time the hub puts it back is put back at once at first, then after growing pauses; the hub says by whom. An edit
-// of the template is applied at once. When nothing changes the copy any more, the hub says so no longer.
+// A copy that something in its cluster keeps changing or deleting is put back at once at first,
+// then after growing pauses. The hub reports who does it. An edit of the template is applied at
+// once. When nothing changes the copy any more, the report ends.
 func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 	f := newFleet(t)
 	clock := &manualClock{at: now}
@@ -330,7 +360,7 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 		return func(ctx context.Context, c dynamic.ResourceInterface, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 			left, err := c.Patch(ctx, o.GetName(), types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "opponent"})
 			if err == nil && left.GetResourceVersion() == o.GetResourceVersion() {
-				return nil, nil // it was so
+				return nil, nil // nothing to change
 			}
 			return left, err
 		}
@@ -377,7 +407,7 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 				return o
 			}
 			var mu sync.Mutex
-			var at []time.Duration // of the applies, since the clock's beginning
+			var at []time.Duration // times of the applies, since began
 			began := clock.now()
 			recorder.OnWriteIn(ns, func(w testenv.Write) {
 				if w.Verb == "apply" && w.Resource == "configmaps" && !w.DryRun {
@@ -408,7 +438,8 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 				t.Fatalf("it is contested before anybody changed it: %+v", c)
 			}
 			q, _ := f.applier.queue("oak")
-			settled := func(n int) { // the hub has had the answers to so many writes that put the copy back
+			// settled waits until n writes that put the copy back are answered.
+			settled := func(n int) {
 				t.Helper()
 				f.eventually(fmt.Sprintf("%d writes put it back", n), func() error {
 					if s, _ := f.applier.results.get(b.UID, "oak"); s.acts.PutBacks != n || s.busy {
@@ -420,18 +451,19 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 			look := func() { q.reconcile(t.Context(), binding.Name(b)) }
 			puts, begun := testutil.ToFloat64(putBacks.WithLabelValues("oak")), testutil.ToFloat64(contests.WithLabelValues("oak"))
 
-			// It is put back at once, three times.
+			// The copy is put back at once, three times.
 			o := f.oppose(ns, "a", tc.undo)
 			for range 1 + immediatePutBacks {
 				f.undone(o, ns, "a")
 			}
 			settled(immediatePutBacks)
-			want := slices.Repeat([]time.Duration{0}, 1+immediatePutBacks) // the first apply, and those
+			// The first apply and the put-backs are made at once.
+			want := slices.Repeat([]time.Duration{0}, 1+immediatePutBacks)
 			c := f.applier.Contest(b.UID, "oak")
 			if c.Reason != tc.reason || !strings.Contains(c.Message, tc.message) {
 				t.Errorf("it is contested by %+v, want %s with %q", c, tc.reason, tc.message)
 			}
-			// Then there is a pause, and a longer one after the next.
+			// Then there is a pause before each write, twice as long each time.
 			var since time.Duration
 			for i, pause := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
 				look()
@@ -447,7 +479,7 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 					t.Errorf("what is said changes from one round to the next: %+v, then %+v", c, again)
 				}
 			}
-			// An edit waits for nothing.
+			// An edit is applied at once.
 			f.templates.set(version("2"))
 			want = append(want, since)
 			f.undone(o, ns, "a")
@@ -455,7 +487,7 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 			if diff := cmp.Diff(want, applies(len(want))); diff != "" {
 				t.Errorf("the applies were made at (-want +got):\n%s", diff)
 			}
-			// When nothing changes it any more, the hub says so no longer.
+			// When nothing changes the copy any more, the contest ends.
 			clock.advance(longestPutBackPause)
 			q.items.Add(item{binding: binding.Name(b)})
 			want = append(want, since+longestPutBackPause)
@@ -483,7 +515,7 @@ func TestACopyThatIsChangedAgainAndAgain(t *testing.T) {
 			if n := testutil.ToFloat64(contests.WithLabelValues("oak")) - begun; n != 1 {
 				t.Errorf("it became contested %v times", n)
 			}
-			// All applies but the first and that of the edit put the copy back.
+			// All applies put the copy back, except the first one and that of the edit.
 			if n := testutil.ToFloat64(putBacks.WithLabelValues("oak")) - puts; n != float64(len(want)-2) {
 				t.Errorf("%v writes are counted to have put it back, want %d", n, len(want)-2)
 			}

@@ -33,10 +33,11 @@ func refusesDuplicates(err error) bool {
 // object.
 const ownershipAttempts = 5
 
-// writeWhole creates an object from a manifest that cannot be applied. With force it makes an
-// existing copy what a forced apply of the manifest would have made it. An object that was
-// written is returned even if its managedFields could not be set: it exists, and a Job in it
-// runs.
+// writeWhole writes a manifest that cannot be applied, because elements of a list have the same
+// key. It creates the object. With force it also changes an existing copy as a forced apply would.
+// The error is errChanged if the object was created or changed meanwhile. A manifest with a UID
+// creates no object: if the object is gone, the error is that of the read. An object that was
+// written is returned even if its managedFields could not be set: it exists, and a Job in it runs.
 func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructured, force bool) (applied *unstructured.Unstructured, created bool, err error) {
 	client, o := t.queue.client, t.wanted.Object
 	var live *unstructured.Unstructured
@@ -74,7 +75,9 @@ func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructur
 	return owned, created, nil
 }
 
-// ownAsApplied sets the managedFields of an object that was written whole.
+// ownAsApplied sets the managedFields of an object that was written whole, as if the manifest had
+// been applied, and returns the object. If others change the object meanwhile, it reads the object
+// again, at most ownershipAttempts times; then the error is errChanged.
 func (t *task) ownAsApplied(ctx context.Context, manifest, written *unstructured.Unstructured) (owned *unstructured.Unstructured, err error) {
 	for range ownershipAttempts {
 		owned, err = t.setManagers(ctx, written, asApplied(manifest, written, time.Now()))
@@ -88,8 +91,9 @@ func (t *task) ownAsApplied(ctx context.Context, manifest, written *unstructured
 	return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
 }
 
-// isWhole reports whether an entry of managedFields comes from a write of the hub other than
-// server-side apply.
+// isWhole reports whether an entry of managedFields comes from a create or update by the hub, and
+// not from server-side apply. The hub creates or updates an object where it writes a manifest as a
+// whole.
 func isWhole(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == workv1alpha2.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == ""
 }
@@ -133,8 +137,10 @@ func mergedCopy(manifest, live *unstructured.Unstructured) *unstructured.Unstruc
 	return &unstructured.Unstructured{Object: runtime.DeepCopyJSON(fields)}
 }
 
-// mergedValue returns the merged value. ours are the fields in it that the hub owned, and
-// theirs those that others own; whole is true if the hub owned the value as a whole.
+// mergedValue returns the merged value for mergedCopy. wanted is the value in the manifest, and is
+// that in the copy. ours are the fields in the value that the hub owned, and theirs those that
+// others own. whole is true if the hub owned the value as a whole, which the manifest then
+// replaces.
 func mergedValue(wanted, is any, ours, theirs fieldSet, whole bool) any {
 	switch wanted := wanted.(type) {
 	case map[string]any:
@@ -173,8 +179,9 @@ func mergedValue(wanted, is any, ours, theirs fieldSet, whole bool) any {
 	return wanted
 }
 
-// mergedList merges a list whose elements have names: first the elements of the manifest, then
-// those of others.
+// mergedList merges two lists for mergedCopy: first the elements of the manifest, then those
+// elements of the copy that others own or that the hub did not own. names returns the name by which
+// elements correspond.
 func mergedList(wanted, elements []any, names func(any) string, ours, theirs fieldSet) []any {
 	has := map[string]any{}
 	for _, element := range elements {
@@ -198,13 +205,14 @@ func mergedList(wanted, elements []any, names func(any) string, ours, theirs fie
 	return out
 }
 
-// remaining returns what stays of a value that the manifest lacks; nil: nothing. others is true
-// if others own the value, too.
+// remaining returns what stays of a value in the copy (is) that the manifest lacks; nil: nothing.
+// ours and theirs are the fields in the value that the hub and others own. others is true if others
+// own the value, too.
 func remaining(is any, ours, theirs fieldSet, others bool) any {
 	fields, isMap := is.(map[string]any)
 	elements, isList := is.([]any)
 	switch {
-	case others && len(theirs) == 0: // they own all of it
+	case others && len(theirs) == 0: // others own the whole value
 		return is
 	case isMap && len(ours) > 0:
 		out := maps.Clone(fields)

@@ -17,7 +17,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// valueAt returns a value of an object at a path in which numbers are elements of lists.
+// valueAt returns the value at a path in an object; nil if there is none. A number in the path
+// is an index of a list.
 func valueAt(o *unstructured.Unstructured, path string) any {
 	var value any = o.Object
 	for name := range strings.SplitSeq(path, ".") {
@@ -37,8 +38,8 @@ func valueAt(o *unstructured.Unstructured, path string) any {
 	return value
 }
 
-// TestWhatWentIsNotWrittenWhole: a manifest that names an object by its UID makes no other object,
-// whether or not the write is forced.
+// TestWhatWentIsNotWrittenWhole: a manifest with a UID is about one object, so writeWhole never
+// creates another one, forced or not. The test does not force it.
 func TestWhatWentIsNotWrittenWhole(t *testing.T) {
 	manifest := &unstructured.Unstructured{}
 	manifest.SetUID("1")
@@ -49,8 +50,9 @@ func TestWhatWentIsNotWrittenWhole(t *testing.T) {
 	}
 }
 
-// Lists with several elements of one key, which API servers create and refuse to apply, are in the cluster as the template has them; so are their edits, and what others set
-// beside them stays.
+// API servers create lists with several elements of one key, and refuse to apply them. The copy
+// has such lists as the template has them, edits of them arrive, and what others set beside
+// them stays.
 func TestElementsWithTheSameKey(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -65,7 +67,7 @@ func TestElementsWithTheSameKey(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		template, edited, path string
-		clean                  string // without elements of one key
+		clean                  string // a template without such elements
 	}{
 		"Environment": {
 			deployment(`{containers: [{name: web, image: "nginx:1", args: [a], env: [{name: MODE, value: one}, {name: MODE, value: two}]}]}`),
@@ -157,7 +159,7 @@ func TestElementsWithTheSameKey(t *testing.T) {
 			live := follows("the copy is the template", template)
 			writes("create", mark, refused, created, owned)
 
-			// What others add stays, and is nothing to write about.
+			// Additions of others stay, and cause no write.
 			f.must(oak.Patch(t.Context(), live, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"theirs":"x"}}}`)), client.FieldOwner("someone")))
 			mark = r.Mark()
 			writes("ignore", mark)
@@ -200,7 +202,8 @@ func TestElementsWithTheSameKey(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// A hub that ends between the create of an object with duplicates and the write of managedFields finds its mark, and takes the object back: it is made once.
+// A hub stops between the creation of an object with duplicates and the write of managedFields.
+// The next process finds its mark, and takes the object back instead of creating it again.
 func TestDuplicatesOfAHubThatEnds(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -252,7 +255,8 @@ func TestDuplicatesOfAHubThatEnds(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// A Job that was written whole is there, even if nobody could say who owns its fields: it is not made a second time.
+// A Job that was written whole exists even if each write of its managedFields fails. It is not
+// created a second time.
 func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -286,7 +290,7 @@ func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
 		}
 	}
 	want := append([]string{"apply 500", "create 201"}, slices.Repeat([]string{"patch 409"}, ownershipAttempts)...)
-	// What follows makes it the copy that it is: it is never created again.
+	// Later writes make it an ordinary copy. None of them creates it again.
 	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" || slices.Contains(got[min(len(want), len(got)):], "create 201") || f.live(oak, job).GetUID() != uid {
 		t.Errorf("writes to the job are %v (-want +got):\n%s", got, diff)
 	}

@@ -36,9 +36,9 @@ func (d *difference) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// differences compares an object with what creating the manifest would give in its cluster. It
-// ignores the status, metadata that every write changes, the cluster's own fields, fields of
-// Kubernetes' controllers and autoscalers, and marks of other tools. It is pure.
+// differences compares an object (live) with what creating the manifest would give in its cluster
+// (created). It ignores the status, metadata that every write changes, the cluster's own fields,
+// fields of Kubernetes' controllers and autoscalers, and marks of other tools. It is pure.
 func differences(manifest, created, live *unstructured.Unstructured) difference {
 	c := comparison{own: clusterOwn(manifest), controllers: controllersSet(live)}
 	top := func(o *unstructured.Unstructured) map[string]any {
@@ -51,7 +51,7 @@ func differences(manifest, created, live *unstructured.Unstructured) difference 
 		for _, name := range []string{
 			"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "generateName",
 			"deletionTimestamp", "deletionGracePeriodSeconds",
-			"finalizers", // they say when the object may be removed
+			"finalizers", // finalizers say only when the object may be removed
 		} {
 			delete(metadata, name)
 		}
@@ -76,8 +76,9 @@ type comparison struct {
 	found       difference
 }
 
-// compare compares two values at a path. theirs are the fields in them that controllers own;
-// whole is true if they own all of the value.
+// compare adds the differences between two values at a path to c.found; nil stands for an absent
+// value. theirs are the fields in the values that controllers own; whole is true if controllers own
+// all of the value.
 func (c *comparison) compare(path string, created, live any, theirs fieldSet, whole bool) {
 	switch {
 	case c.own.has(path, created, live), whole && mayBeControllers(path):
@@ -126,7 +127,9 @@ func (c *comparison) compare(path string, created, live any, theirs fieldSet, wh
 	}
 }
 
-// compareLists compares lists by the names of their elements, or else by index.
+// compareLists adds the differences between two lists, whose elements correspond by name or else by
+// index. absent is true if the created object does not have the list. Another order of the elements
+// is a difference. theirs are the fields that controllers own.
 func (c *comparison) compareLists(path string, created, live []any, theirs fieldSet, absent bool) {
 	name := elementNames(created, live)
 	if name == nil || absent && len(theirs) == 0 {
@@ -180,8 +183,9 @@ func prefixOf(first, list []any) bool {
 	return len(first) < len(list) && sameText(first, list[:len(first)])
 }
 
-// elementNames returns a function that gives each element of the lists a name that is unique in
-// its list; nil if no key does.
+// elementNames returns a function that gives each element of the lists a name that is unique in its
+// list: the value of a field such as name, mountPath or key, or port and protocol. It returns nil
+// if no such field is unique in all lists.
 func elementNames(lists ...[]any) func(any) string {
 	for _, keys := range [][]string{{"name"}, {"mountPath"}, {"devicePath"}, {"containerPort", "protocol"}, {"port", "protocol"}, {"key"}, {"ip"}, {"topologyKey"}} {
 		name := func(v any) string {
@@ -285,8 +289,8 @@ func clusterOwn(manifest *unstructured.Unstructured) ownFields {
 	return own
 }
 
-// has reports whether a path belongs to the cluster itself, or is a mark. created and live are
-// the values there.
+// has reports whether the field at a path belongs to the cluster itself, or is a mark. created and
+// live are the values of the field in the two compared objects; nil: absent.
 func (f *ownFields) has(path string, created, live any) bool {
 	switch {
 	case f.service && path == "spec.clusterIP" && (live == "None" || created == "None"):
@@ -305,12 +309,16 @@ func (f *ownFields) has(path string, created, live any) bool {
 }
 
 const (
+	// tokenVolume begins the name of the volume with the ServiceAccount token that admission adds to a
+	// Pod.
 	tokenVolume = "kube-api-access-"
-	tokenPath   = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a directory, and no credential
+	// tokenPath is the directory in which containers mount that volume.
+	tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a directory, and no credential
 )
 
-// isOthersMark reports whether a path is a label or annotation by which Karmada, Helm, kubectl
-// or a hub recognizes an object.
+// isOthersMark reports whether a path is a mark: a label or annotation by which Karmada, Helm,
+// kubectl or a hub recognizes an object. It is also true for the annotation of kubectl rollout
+// restart in a pod template, if the created object lacks it.
 func isOthersMark(path string, created, live any) bool {
 	for _, prefix := range []string{"metadata.labels.", "metadata.annotations."} {
 		if key, found := strings.CutPrefix(path, prefix); found {
@@ -322,9 +330,11 @@ func isOthersMark(path string, created, live any) bool {
 	return created == nil && strings.HasSuffix(path, `template.metadata.annotations."`+restartedAt+`"`)
 }
 
+// restartedAt is the annotation that kubectl rollout restart sets in a pod template.
 const restartedAt = "kubectl.kubernetes.io/restartedAt"
 
-// isMarkKey reports whether a label or annotation is a mark of Karmada, Helm, kubectl or a hub.
+// isMarkKey reports whether a label or annotation is a mark of Karmada, Helm, kubectl or a
+// hub. The value matters only for app.kubernetes.io/managed-by, which is a mark of Helm.
 func isMarkKey(key string, value any) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	switch {
@@ -339,16 +349,17 @@ func isMarkKey(key string, value any) bool {
 	return render.IsHubs(key)
 }
 
-// mayBeControllers reports whether a controller of Kubernetes may set a field. Controllers set
-// neither what pods run, even if managedFields says so, nor the owners of an object.
+// mayBeControllers reports whether a controller of Kubernetes may set the field at a path.
+// Controllers set neither the fields that define what pods run, even if managedFields says so, nor
+// the owners of an object.
 func mayBeControllers(path string) bool {
 	return !strings.HasPrefix(path, "metadata.ownerReferences") && !strings.HasPrefix(path, "spec.template.") && path != "spec.template" &&
 		!strings.HasPrefix(path, "spec.jobTemplate") && !strings.HasPrefix(path, "spec.containers") && !strings.HasPrefix(path, "spec.initContainers") &&
 		!strings.HasPrefix(path, "spec.host") && !strings.HasPrefix(path, "spec.securityContext")
 }
 
-// freeName returns a name for the dry run of an object, which is not longer than names of its
-// kind may be.
+// freeName returns name, cut if necessary, with "-" and random appended. The result has at
+// most 40 characters, or as many as name if name is longer.
 func freeName(name, random string) string {
 	const short = 40
 	if longest := max(len(name), short) - len(random) - 1; len(name) > longest {

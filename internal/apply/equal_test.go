@@ -29,6 +29,9 @@ func TestDifferences(t *testing.T) {
 		"MarksOfOthers": {
 			"Thing", `{}`, `metadata: {}`, `metadata: {labels: {app.kubernetes.io/managed-by: Helm, helm.sh/chart: c, work.karmada.io/x: y}, annotations: {kubectl.kubernetes.io/last-applied-configuration: z}}`, difference{},
 		},
+		"StatusOfAnAutoscaler": {
+			"HorizontalPodAutoscaler", `{}`, `metadata: {annotations: {a: b}}`, `metadata: {annotations: {a: b, autoscaling.alpha.kubernetes.io/conditions: "[]", autoscaling.alpha.kubernetes.io/current-metrics: "[]"}}`, difference{},
+		},
 		"ManagedByAnother": {
 			"Thing", `{}`, `metadata: {}`, `metadata: {labels: {app.kubernetes.io/managed-by: me}}`, difference{Excess: []string{`metadata.labels."app.kubernetes.io/managed-by"`}},
 		},
@@ -96,7 +99,8 @@ func TestFreeName(t *testing.T) {
 	}
 }
 
-// What is handed over is all that others own, but what the cluster keeps and what controllers have.
+// handOver transfers all fields that others own to the hub, except those that the cluster keeps
+// and those of controllers.
 func TestHandOver(t *testing.T) {
 	entry := func(manager string, operation metav1.ManagedFieldsOperationType, version, subresource, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{

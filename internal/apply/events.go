@@ -1,7 +1,6 @@
 package apply
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -27,8 +26,7 @@ import (
 // several events into one.
 const namespaceDelay = time.Second
 
-// add reconciles a binding in the clusters and in every other cluster that may hold a copy of
-// it.
+// add queues a binding in the given clusters and in every other cluster that may hold a copy of it.
 func (a *Applier) add(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
 	for cluster := range clusters.Union(a.holding(b.UID)) {
 		if q, ok := a.queue(cluster); ok {
@@ -37,8 +35,9 @@ func (a *Applier) add(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]
 	}
 }
 
-// changed records that an input of the binding's manifests in the clusters changed, and
-// reconciles the binding.
+// changed records that an input of the binding's manifests in the given clusters changed. Their
+// earlier results become stale, and the subscribers are notified. It queues the binding there, and
+// in every other cluster that may hold a copy.
 func (a *Applier) changed(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
 	for cluster := range clusters {
 		a.results.changed(binding.Name(b), b.UID, cluster)
@@ -46,8 +45,8 @@ func (a *Applier) changed(b *workv1alpha2.ResourceBinding, clusters sets.Set[str
 	a.add(b, clusters)
 }
 
-// holding returns the clusters that may hold a copy of a binding, even if the binding does not
-// name them.
+// holding returns the clusters that may hold a copy of a binding, even if the binding does not name
+// them. They come from the results, also of an earlier process, and from the mirror.
 func (a *Applier) holding(uid types.UID) sets.Set[string] {
 	clusters := sets.New(a.results.clusters(uid, func(s state) bool { return !s.gone })...)
 	for _, o := range a.mirror.Placed(uid) {
@@ -56,6 +55,9 @@ func (a *Applier) holding(uid types.UID) sets.Set[string] {
 	return clusters
 }
 
+// bindingChanged queues a binding in the clusters that it names or named, unless only its status
+// changed. before is nil for a new binding. If the binding is gone (after is nil), everything that
+// is remembered about it is forgotten.
 func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if after == nil {
 		a.results.forget(before.UID)
@@ -68,7 +70,7 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if before != nil {
 		if before.Generation == after.Generation && before.DeletionTimestamp.IsZero() == after.DeletionTimestamp.IsZero() {
 			if binding.Ended(before.Status.Runs) != binding.Ended(after.Status.Runs) {
-				a.progressed(after) // moves do not wait for work that ended
+				a.progressed(after) // replicas that move do not wait for work that ended
 			}
 			return // only its status changed
 		}
@@ -78,7 +80,8 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	a.finalize(after)
 }
 
-// namespaceEmptied reconciles a namespace in every cluster, as one of its bindings is gone.
+// namespaceEmptied reconciles a namespace in every cluster after namespaceDelay, as one of its
+// bindings is gone. It does nothing for "".
 func (a *Applier) namespaceEmptied(namespace string) {
 	if namespace == "" {
 		return
@@ -86,6 +89,9 @@ func (a *Applier) namespaceEmptied(namespace string) {
 	a.everyQueue(func(q *clusterQueue) { q.items.AddAfter(item{namespace: namespace}, namespaceDelay) })
 }
 
+// templateChanged queues the binding of a template in the clusters whose last plan was made for
+// another version of the template. For an event without a name, which is about a kind, it queues
+// all bindings of the kind.
 func (a *Applier) templateChanged(e template.Event) {
 	if e.Name == "" { // the kind was listed
 		for _, b := range a.bindings.All() {
@@ -112,6 +118,8 @@ func (a *Applier) templateChanged(e template.Event) {
 	}
 }
 
+// overrideChanged reconciles the bindings whose manifests a changed override policy concerns,
+// before or after the change. It does nothing before start.
 func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) {
 	a.mu.RLock()
 	started := a.ctx != nil
@@ -142,13 +150,15 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 	})
 }
 
+// memberChanged opens the queue of a cluster that joined, closes and forgets that of one that
+// left, and reconciles what depends on the state of the cluster.
 func (a *Applier) memberChanged(e member.Event) {
 	switch e.Type {
 	case member.Joined:
-		a.survey.again()
+		a.restoreCheck.again()
 		a.open(e.Name)
 	case member.Changed:
-		a.survey.again() // a cluster that did not answer may do so now
+		a.restoreCheck.again() // a cluster that did not answer may do so now
 		if q, ok := a.queue(e.Name); ok {
 			q.memberChanged()
 		}
@@ -161,6 +171,7 @@ func (a *Applier) memberChanged(e member.Event) {
 		if ok {
 			q.items.Close()
 		}
+		held := a.results.heldIn(e.Name) // also by bindings that do not name the cluster any more
 		a.results.forgetCluster(e.Name)
 		a.records.ForgetCluster(e.Name)
 		for _, name := range a.bindings.In(e.Name) {
@@ -168,12 +179,17 @@ func (a *Applier) memberChanged(e member.Event) {
 				a.finalize(b)
 			}
 		}
+		for _, uid := range held {
+			if b, ok := a.bindings.ByUID(uid); ok {
+				a.finalize(b)
+			}
+		}
 		a.moving(e.Name)
 	}
 }
 
-// moving reconciles the bindings that name a cluster and move replicas: what is available in it
-// may allow other clusters to release replicas.
+// moving calls progressed for every binding that names a cluster whose state changed. Replicas that
+// became available in that cluster may allow other clusters to release replicas.
 func (a *Applier) moving(cluster string) {
 	for _, name := range a.bindings.In(cluster) {
 		if b, ok := a.bindings.Get(name); ok {
@@ -182,9 +198,9 @@ func (a *Applier) moving(cluster string) {
 	}
 }
 
-// decided reconciles a binding after a decision of placement, in the clusters whose last plan
-// was made without that decision. Placement knows a decision once the hub has stored it, which
-// is before it calls this function, so the last plan may have had it.
+// decided queues a binding after a decision of placement, in the clusters whose last plan was made
+// without that decision. A plan may have had the decision already: placement knows a decision once
+// the hub has stored it, and calls decided later.
 func (a *Applier) decided(name types.NamespacedName) {
 	b, ok := a.bindings.Get(name)
 	if !ok {
@@ -201,8 +217,9 @@ func (a *Applier) decided(name types.NamespacedName) {
 	}
 }
 
-// observed reconciles the binding or namespace of an event of the mirror, unless the object is
-// as it is wanted. Most events are changes of the status.
+// observed handles an event of the mirror. It records the ends of copies, continues the items that
+// wait for a list, and queues the binding or namespace of the object. A copy that is as it was
+// applied is not queued: most events are only changes of the status.
 func (a *Applier) observed(e mirror.Event) {
 	a.runs.observed(e)
 	q, ok := a.queue(e.Cluster)
@@ -211,7 +228,7 @@ func (a *Applier) observed(e mirror.Event) {
 	}
 	switch e.Type {
 	case mirror.Synced:
-		a.survey.listed(q.uid, e.Resource)
+		a.restoreCheck.listed(q.uid, e.Resource)
 		q.listed(e.Resource)
 	case mirror.Failed:
 		q.listed(e.Resource) // the items that wait for the list report why they go on waiting
@@ -248,8 +265,9 @@ func (a *Applier) observed(e mirror.Event) {
 	a.progressed(b)
 }
 
-// progressed reconciles a binding in the clusters that replicas move out of, as the replicas
-// that they wait for may be available.
+// progressed reconciles a binding in the clusters that replicas move out of, because the
+// replicas that these clusters wait for may be available. It does nothing for a binding that
+// does not move.
 func (a *Applier) progressed(b *workv1alpha2.ResourceBinding) {
 	waiting := a.results.waiting(b.UID)
 	for _, t := range b.Spec.GracefulEvictionTasks {
@@ -262,7 +280,8 @@ func (a *Applier) progressed(b *workv1alpha2.ResourceBinding) {
 	}
 }
 
-// released continues what waited until a cluster had no copy of a binding any more.
+// released continues work that waited until a cluster had no copy of b any more: the deletion of b,
+// and the bindings of its namespace whose copies wait to leave the cluster.
 func (a *Applier) released(b *workv1alpha2.ResourceBinding, cluster string) {
 	a.finalize(b)
 	q, ok := a.queue(cluster)
@@ -273,8 +292,7 @@ func (a *Applier) released(b *workv1alpha2.ResourceBinding, cluster string) {
 		if name.Namespace != b.Namespace {
 			continue
 		}
-		other, ok := a.bindings.Get(name)
-		if ok && slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster }) {
+		if other, ok := a.bindings.Get(name); ok && evictedFrom(other, cluster) {
 			q.items.Add(item{binding: name})
 		}
 	}
@@ -285,12 +303,14 @@ func (a *Applier) released(b *workv1alpha2.ResourceBinding, cluster string) {
 	}
 }
 
+// reachable reports whether a cluster is a member and answers.
 func (a *Applier) reachable(cluster string) bool {
 	m, ok := a.registry.Member(cluster)
 	return ok && m.Reachable()
 }
 
-// asWanted reports whether an observed change leaves nothing to do, or is our own write.
+// asWanted reports whether an observed change of a copy leaves nothing to do: the copy is as it was
+// applied, or the hub is just applying the binding to the cluster.
 func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool {
 	if e.Type != mirror.Changed || !b.DeletionTimestamp.IsZero() {
 		return false
@@ -307,23 +327,18 @@ func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool
 		known.acts.Digest == o.Digest && known.acts.Fields == o.Fields
 }
 
-// takeOverAllowed reports whether an administrator allows policies in a namespace of the hub to
-// take over unmanaged objects in members.
-func (a *Applier) takeOverAllowed(ctx context.Context, namespace string) bool {
-	n := hubNamespace()
-	err := a.hub.Get(ctx, types.NamespacedName{Name: namespace}, n)
-	return err == nil && n.Labels[workv1alpha2.AllowTakeOverLabel] == "true"
-}
-
-// hubNamespace returns an empty object for reading and watching the metadata of the hub's
-// namespaces.
+// hubNamespace returns an empty object of kind Namespace, to read or watch the metadata of the
+// hub's namespaces with.
 func hubNamespace() *metav1.PartialObjectMetadata {
 	n := &metav1.PartialObjectMetadata{}
 	n.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
 	return n
 }
 
-// namespaceChanged handles a change of a namespace of the hub.
+// namespaceChanged queues a namespace in every cluster after its labels on the hub changed, after
+// it was deleted or, with SpreadAll, created. If its Pod Security labels or its permission to take
+// over objects changed, it also queues the bindings in the namespace. before is nil for a new
+// namespace, and after is nil for a deleted one.
 func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	reconcile := func(name string) {
 		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: name}) })
@@ -360,20 +375,21 @@ func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) 
 	}
 }
 
-// fencesChanged reconciles namespaces whose allowed clusters changed.
+// fencesChanged queues in every cluster the namespaces whose allowed clusters changed.
 func (a *Applier) fencesChanged(namespaces sets.Set[string]) {
 	for name := range namespaces {
 		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: name}) })
 	}
 }
 
-// opened reconciles the namespaces in a cluster whose allowed namespaces changed.
+// opened queues the namespaces of a cluster, because other namespaces may use the cluster now.
 func (a *Applier) opened(cluster string) {
 	if q, ok := a.queue(cluster); ok {
 		q.addNamespaces()
 	}
 }
 
+// traitsOf returns the present traits of a member.
 func traitsOf(m *member.Member) traits {
 	c := m.Cluster()
 	return traits{

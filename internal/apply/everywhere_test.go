@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// fences close clusters to namespaces.
+// fences closes some clusters to some namespaces, in place of ClusterAccess.
 type fences struct {
 	mu         sync.Mutex
 	closed     map[string]bool // NAMESPACE/CLUSTER
@@ -47,7 +47,8 @@ func (f *fences) SubscribeClusters(g func(string)) {
 	f.clusters = append(f.clusters, g)
 }
 
-// open opens or closes a cluster to a namespace, and tells of it as a ClusterAccess or as labels of the cluster do.
+// open opens or closes a cluster to a namespace. It notifies the subscribers as a change of the
+// labels of the cluster does (byLabels), or as one of a ClusterAccess.
 func (f *fences) open(namespace, cluster string, open, byLabels bool) {
 	f.mu.Lock()
 	f.closed[namespace+"/"+cluster] = !open
@@ -64,7 +65,7 @@ func (f *fences) open(namespace, cluster string, open, byLabels bool) {
 	}
 }
 
-// label sets a label of a namespace; an empty value takes one off.
+// label sets a label of a namespace; an empty value removes it.
 func (f *fleet) label(c client.Client, ns, key, value string) {
 	f.t.Helper()
 	text := `"` + value + `"`
@@ -75,7 +76,7 @@ func (f *fleet) label(c client.Client, ns, key, value string) {
 		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+key+`":`+text+`}}}`))))
 }
 
-// labels waits until a namespace has these labels beside its name.
+// labels waits until a namespace has exactly these labels, and the one with its name.
 func (f *fleet) labels(c client.Client, ns string, want map[string]string) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("namespace %s has %v", ns, want), func() error {
@@ -107,20 +108,20 @@ func TestNamespacesFollowTheLabelsOfTheHubs(t *testing.T) {
 	f.must(oak.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: theirs, Labels: map[string]string{"team": "theirs"}}}))
 
 	f.label(f.hub, ns, "team", "a")
-	f.label(f.hub, ns, workv1alpha2.AllowTakeOverLabel, "true") // is said to the hub
+	f.label(f.hub, ns, workv1alpha2.AllowTakeOverLabel, "true") // for the hub only
 	f.result(f.bind(configMap(ns, "a", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 	f.result(f.bind(configMap(theirs, "b", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 	ours := map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "a"}
 	f.labels(oak, ns, ours)
 	f.label(f.hub, ns, "stage", "test")
 	f.labels(oak, ns, map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "a", "stage": "test"})
-	f.label(oak, ns, "injected", "theirs") // of the member's people: it stays
-	f.label(oak, ns, "team", "b")          // what the hub says is put back
+	f.label(oak, ns, "injected", "theirs") // set in the member: it stays
+	f.label(oak, ns, "team", "b")          // set by the hub: it is put back
 	f.label(f.hub, ns, "stage", "")
 	f.labels(oak, ns, map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "a", "injected": "theirs"})
 
 	f.label(f.hub, theirs, "team", "ours")
-	f.label(f.hub, ns, "team", "c") // is followed after it, and so was looked at
+	f.label(f.hub, ns, "team", "c") // handled after the change of theirs
 	f.labels(oak, ns, map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "c", "injected": "theirs"})
 	f.labels(oak, theirs, map[string]string{"team": "theirs"})
 	f.without(oak, idle)
@@ -144,7 +145,7 @@ func TestNamespacesEverywhere(t *testing.T) {
 
 	f.labels(oak, early, map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "a"})
 	f.labels(elm, theirs, ours)
-	f.labels(oak, theirs, nil) // was there before
+	f.labels(oak, theirs, nil) // existed before
 	late := testenv.Namespace(t, hubConfig)
 	f.labels(oak, late, ours)
 	f.labels(elm, late, ours)
@@ -152,7 +153,7 @@ func TestNamespacesEverywhere(t *testing.T) {
 	f.fences.open(early, "elm", true, false)
 	f.labels(elm, early, map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "a"})
 
-	// Those of the clusters themselves, Orrery's own, and those that opt out.
+	// Namespaces of Kubernetes and of Orrery, and those that opt out, are left alone.
 	for _, name := range []string{skipped, "orrery-cluster"} {
 		f.without(oak, name)
 		f.without(elm, name)
@@ -165,20 +166,20 @@ func TestNamespacesEverywhere(t *testing.T) {
 	f.fences.open(skipped, "elm", true, true)
 	f.labels(elm, skipped, ours)
 
-	// Closing a cluster, and opting out, take nothing away.
+	// Neither a cluster that is closed nor a namespace that opts out loses what is there.
 	f.label(f.hub, late, workv1alpha2.SkipNamespaceLabel, "true")
 	f.fences.open(early, "elm", false, false)
-	f.label(f.hub, early, "team", "b") // it is followed still
+	f.label(f.hub, early, "team", "b") // its labels are still copied
 	f.labels(elm, early, map[string]string{workv1alpha2.NamespaceLabel: f.hubID, "team": "b"})
 	f.labels(oak, late, ours)
 
-	// With the hub's they go, but for what others hold in them.
+	// They are deleted with the hub's namespaces, except where others have objects in them.
 	f.must(oak.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: late, Name: "theirs"}}))
 	for _, name := range []string{late, theirs} {
 		f.must(f.hub.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 		f.finalizeNamespace(hubConfig, name)
 	}
-	for _, name := range []string{late, theirs} { // nothing ends them there
+	for _, name := range []string{late, theirs} { // elm has no namespace controller
 		f.eventually(name+" is being deleted in elm", func() error {
 			n := &corev1.Namespace{}
 			if err := elm.Get(t.Context(), client.ObjectKey{Name: name}, n); err != nil {
@@ -193,7 +194,7 @@ func TestNamespacesEverywhere(t *testing.T) {
 	f.labels(oak, late, map[string]string{}) // kept, without our mark
 	f.labels(oak, theirs, nil)
 
-	// A restart finds all of it done, what other tests left on the hub too.
+	// After a restart nothing is left to do, even for the namespaces of other tests on the hub.
 	all := &corev1.NamespaceList{}
 	f.must(f.hub.List(t.Context(), all))
 	for i := range all.Items {
@@ -214,7 +215,7 @@ func TestNamespacesEverywhere(t *testing.T) {
 	f.start()
 	f.eventually("elm is reachable", func() error { return f.reachable("elm") })
 	f.eventually("oak is reachable", func() error { return f.reachable("oak") })
-	after := testenv.Namespace(t, hubConfig) // is made after everything that was to be made
+	after := testenv.Namespace(t, hubConfig) // created after all that was pending
 	f.labels(oak, after, ours)
 	f.labels(elm, after, ours)
 	if made := f.calls("") - before; made != 2 {

@@ -19,23 +19,26 @@ import (
 const (
 	// finalizers is the number of workers that remove finalizers of bindings.
 	finalizers = 4
-	// leavingLook is the delay before a binding is checked again that waits for a cluster that
-	// leaves.
+	// leavingLook is the delay before a binding whose deletion waits for a leaving cluster is checked
+	// again.
 	leavingLook = time.Second
 
+	// firstFinalize and lastFinalize bound the backoff after a finalizer could not be removed.
 	firstFinalize, lastFinalize = 50 * time.Millisecond, 3 * time.Second
 )
 
-// finalize queues a binding for letGo if it is being deleted.
+// finalize queues a binding that is being deleted, so that letGo removes its finalizer once no
+// cluster has a copy. It ignores every other binding.
 func (a *Applier) finalize(b *workv1alpha2.ResourceBinding) {
 	if !b.DeletionTimestamp.IsZero() {
 		a.finalizing.Add(binding.Name(b))
 	}
 }
 
-// letGo removes the finalizer of a deleted binding once every cluster that may have held a copy
-// is known to hold none. A cluster that left the fleet cannot be asked, and does not block the
-// deletion.
+// letGo removes the finalizer of a binding that is being deleted, once no cluster holds a copy of
+// it any more. A cluster that left the fleet cannot be asked, and counts as holding none. If
+// another cluster may still hold a copy, letGo keeps the finalizer; the queue of that cluster calls
+// finalize when the copy is gone. The workers of the queue a.finalizing call letGo.
 func (a *Applier) letGo(ctx context.Context, name types.NamespacedName) queue.Next {
 	b, ok := a.bindings.Get(name)
 	if !ok || b.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(b, workv1alpha2.Finalizer) {
@@ -53,7 +56,7 @@ func (a *Applier) letGo(ctx context.Context, name types.NamespacedName) queue.Ne
 			return queue.Next{Backoff: true}
 		}
 		if _, open := a.queue(cluster); !open {
-			// Its Cluster will soon be gone, and no event reports that.
+			// The cluster leaves: its Cluster will soon be gone, and no event reports that.
 			return queue.Next{After: leavingLook}
 		}
 		return queue.Next{} // the queue of the cluster calls finalize when it is done

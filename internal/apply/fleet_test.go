@@ -50,7 +50,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// The servers: a hub and two members.
+// The API servers: a hub and two members.
 const (
 	hubServer = iota
 	oakServer
@@ -58,7 +58,6 @@ const (
 	servers
 )
 
-// secretResource are the Secrets.
 var secretResource = schema.GroupResource{Resource: "secrets"}
 
 const deadline = 3 * time.Minute
@@ -68,7 +67,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, servers)
 }
 
-// source is a template cache that a test fills.
+// source is a template cache that the test fills.
 type source struct {
 	mu          sync.Mutex
 	all         map[string]*unstructured.Unstructured
@@ -89,7 +88,7 @@ func (s *source) Get(gvk schema.GroupVersionKind, namespace, name string) (*unst
 	return nil, presence.Absent
 }
 
-// Deletion implements templates. Bindings of tests say themselves how their templates were deleted.
+// Deletion implements templates. Bindings of the tests carry the propagation themselves.
 func (s *source) Deletion(types.UID) metav1.DeletionPropagation { return "" }
 
 func (s *source) Subscribe(f func(template.Event)) {
@@ -98,7 +97,8 @@ func (s *source) Subscribe(f func(template.Event)) {
 	s.subscribers = append(s.subscribers, f)
 }
 
-// set makes a template known. Each change has a version of its own, as on a hub.
+// set stores a template and notifies the subscribers. Each change has its own resourceVersion,
+// as on a hub.
 func (s *source) set(o *unstructured.Unstructured) {
 	s.mu.Lock()
 	s.version++
@@ -111,7 +111,7 @@ func (s *source) set(o *unstructured.Unstructured) {
 	}
 }
 
-// decisions knows every Cluster but those that a test names.
+// decisions knows every Cluster, except those that a test puts into unknown.
 type decisions struct {
 	mu          sync.Mutex
 	unknown     map[types.UID]bool
@@ -130,7 +130,7 @@ func (d *decisions) Subscribe(f func(types.NamespacedName)) {
 	d.subscribers = append(d.subscribers, f)
 }
 
-// memory keeps records across restarts of the rooms.
+// memory keeps records across restarts of the fleet.
 type memory struct {
 	mu      sync.Mutex
 	results map[types.UID]map[string]records.Result
@@ -191,7 +191,8 @@ func (m *memory) AllResults(ctx context.Context) iter.Seq2[records.Result, error
 	}
 }
 
-// outdated is a mirror that, once for each object, has not seen it yet.
+// outdated is a mirror that is behind: the first lookup of each hidden object finds nothing,
+// unless the object is a copy.
 type outdated struct {
 	*mirror.Mirror
 
@@ -222,7 +223,7 @@ func (o *outdated) Lookup(cluster string, gr schema.GroupResource, namespace, na
 	return is, object
 }
 
-// fleet is a hub, its members and the rooms that apply works with.
+// fleet is a hub with its members, and the packages that apply works with.
 type fleet struct {
 	t         *testing.T // the test or subtest that runs
 	whole     *testing.T
@@ -236,16 +237,16 @@ type fleet struct {
 	spread    Spread
 	fences    *fences
 	tunnel    member.Tunnel
-	now       func() time.Time // nil: the time of day
-	loses     bool             // clusters of the test stop answering, and count as unreachable soon
+	now       func() time.Time // nil: time.Now
+	loses     bool             // clusters stop answering, and have to count as unreachable soon
 
 	applier  *Applier
 	registry *member.Registry
 	mirror   *mirror.Mirror
-	outdated *outdated        // what the applier sees of the mirror
-	clock    func() time.Time // of the survey; nil: the time of day
+	outdated *outdated        // the mirror as the applier sees it
+	clock    func() time.Time // of the restore check; nil: time.Now
 	stop     func()
-	writes   atomic.Int64                         // to bindings
+	writes   atomic.Int64                         // number of writes of bindings
 	observe  atomic.Pointer[func(cluster string)] // called when a Cluster is reconciled
 }
 
@@ -292,7 +293,7 @@ func (f *fleet) must(err error) {
 	}
 }
 
-// cleared deletes an object when its test ends.
+// cleared deletes an object of the hub when the running test ends.
 func (f *fleet) cleared(o client.Object) {
 	f.t.Cleanup(func() {
 		if err := client.IgnoreNotFound(f.hub.Delete(context.Background(), o)); err != nil {
@@ -301,7 +302,8 @@ func (f *fleet) cleared(o client.Object) {
 	})
 }
 
-// join joins a cluster and waits until it is reachable.
+// join joins a cluster and waits until it is reachable. It tries again if the cluster does not
+// answer in time.
 func (f *fleet) join(name string, kubeconfig []byte) {
 	f.t.Helper()
 	f.eventually(name+" is joined", func() error {
@@ -322,7 +324,7 @@ func (f *fleet) reachable(name string) error {
 	return nil
 }
 
-// start runs the rooms, as orrery server does.
+// start runs the packages as orrery server does. The field stop ends them.
 func (f *fleet) start() {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -335,7 +337,8 @@ func (f *fleet) start() {
 	f.must(err)
 	db, err := store.Open(ctx, f.dir)
 	f.must(err)
-	// A cluster that answers late on a busy machine stays reachable, unless the test stops one.
+	// A cluster that answers late on a busy machine stays reachable, unless the test sets
+	// loses.
 	probes := member.Probes{Interval: time.Second, Timeout: time.Minute, Failures: 60}
 	if f.loses {
 		probes.Timeout, probes.Failures = 3*time.Second, 3
@@ -360,14 +363,14 @@ func (f *fleet) start() {
 	f.outdated = &outdated{Mirror: f.mirror, hidden: map[string]bool{}}
 	bindings, err := binding.NewCache(ctx, mgr.GetCache())
 	f.must(err)
-	f.applier, err = add(mgr, rooms{
+	f.applier, err = add(mgr, dependencies{
 		bindings: bindings, registry: f.registry, mirror: f.outdated, templates: f.templates,
 		decisions: f.decisions, records: f.records, hubID: f.hubID, listPatience: 3 * time.Second,
 		spread: f.spread, fences: f.fences, now: f.now,
 	})
 	f.must(err)
 	if f.clock != nil {
-		f.applier.survey.now = f.clock
+		f.applier.restoreCheck.now = f.clock
 	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
@@ -393,7 +396,8 @@ func (f *fleet) eventually(what string, check func() error) {
 	}
 }
 
-// calls is how many requests were made to members with a verb, or that change something.
+// calls returns the number of requests to members with a verb; if verb is "", of all that
+// write.
 func (f *fleet) calls(verb string) float64 {
 	f.t.Helper()
 	if verb != "" {
@@ -406,7 +410,7 @@ func (f *fleet) calls(verb string) float64 {
 	return sum
 }
 
-// configMap is a template. It exists in the test's template cache only.
+// configMap returns a template that exists only in the template cache of the test.
 func configMap(namespace, name, value string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"key": value}}}
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
@@ -416,7 +420,8 @@ func configMap(namespace, name, value string) *unstructured.Unstructured {
 	return o
 }
 
-// bind places a template.
+// bind stores a template and creates a binding that places it in the clusters. change, unless
+// it is nil, edits the spec first.
 func (f *fleet) bind(o *unstructured.Unstructured, change func(*workv1alpha2.BindingSpec), clusters ...string) *workv1alpha2.ResourceBinding {
 	f.t.Helper()
 	f.templates.set(o)
@@ -435,7 +440,7 @@ func (f *fleet) bind(o *unstructured.Unstructured, change func(*workv1alpha2.Bin
 	return b
 }
 
-// policy makes the policy by which bind places.
+// policy creates the policy that bind names.
 func (f *fleet) policy(ns string) {
 	f.t.Helper()
 	f.must(f.hub.Create(f.t.Context(), &policyv1alpha1.PropagationPolicy{
@@ -444,7 +449,8 @@ func (f *fleet) policy(ns string) {
 	}))
 }
 
-// override is an override policy that sets the value of config maps of a name; cluster-wide without a namespace.
+// override returns an override policy that sets the value of ConfigMaps with the name of. It is
+// cluster-wide if ns is empty.
 func override(ns, name, value, of string) *policyv1alpha1.OverridePolicy {
 	return &policyv1alpha1.OverridePolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
@@ -461,7 +467,7 @@ func setKey(value string) *policyv1alpha1.Overriders {
 	}}}
 }
 
-// edit changes what a binding says.
+// edit changes the spec of a binding.
 func (f *fleet) edit(b *workv1alpha2.ResourceBinding, change func(*workv1alpha2.BindingSpec)) {
 	f.t.Helper()
 	f.eventually("edit", func() error {
@@ -481,7 +487,8 @@ func targets(clusters []string) []workv1alpha2.TargetCluster {
 	return out
 }
 
-// move changes the clusters of a binding; what it leaves moves out of them.
+// move changes the clusters of a binding, and adds an eviction task for each cluster that it
+// drops.
 func (f *fleet) move(b *workv1alpha2.ResourceBinding, clusters ...string) {
 	f.t.Helper()
 	f.eventually("move", func() error {
@@ -500,7 +507,7 @@ func (f *fleet) move(b *workv1alpha2.ResourceBinding, clusters ...string) {
 	})
 }
 
-// result waits for a result.
+// result waits until the result for the generation of b has the reason, and returns it.
 func (f *fleet) result(b *workv1alpha2.ResourceBinding, cluster, reason string) Result {
 	f.t.Helper()
 	var r Result
@@ -526,7 +533,7 @@ func (f *fleet) gone(c client.Client, o client.Object) {
 	})
 }
 
-// data waits until a config map holds a value.
+// data waits until a ConfigMap holds a value, and returns it.
 func (f *fleet) data(c client.Client, namespace, name, value string) *corev1.ConfigMap {
 	f.t.Helper()
 	o := &corev1.ConfigMap{}
@@ -542,7 +549,7 @@ func (f *fleet) data(c client.Client, namespace, name, value string) *corev1.Con
 	return o
 }
 
-// rewrite changes a copy, which the applier may write meanwhile.
+// rewrite patches a copy, because the applier may write the copy in between.
 func (f *fleet) rewrite(c client.Client, o *corev1.ConfigMap, change func(*corev1.ConfigMap)) {
 	f.t.Helper()
 	before := o.DeepCopy()
@@ -550,7 +557,7 @@ func (f *fleet) rewrite(c client.Client, o *corev1.ConfigMap, change func(*corev
 	f.must(c.Patch(f.t.Context(), o, client.MergeFrom(before)))
 }
 
-// placed returns an error unless the mirror knows n objects of a binding in a cluster.
+// placed returns an error unless the mirror has n objects of a binding in a cluster.
 func (f *fleet) placed(b *workv1alpha2.ResourceBinding, cluster string, n int) error {
 	found := 0
 	for _, o := range f.mirror.Placed(b.UID) {
@@ -564,7 +571,7 @@ func (f *fleet) placed(b *workv1alpha2.ResourceBinding, cluster string, n int) e
 	return nil
 }
 
-// presence returns an error unless the mirror says that of a config map.
+// presence returns an error unless the mirror has this presence of a ConfigMap.
 func (f *fleet) presence(cluster, namespace, name string, want presence.Presence) error {
 	got, _ := f.mirror.Lookup(cluster, schema.GroupResource{Resource: "configmaps"}, namespace, name)
 	if got != want {
@@ -573,7 +580,7 @@ func (f *fleet) presence(cluster, namespace, name string, want presence.Presence
 	return nil
 }
 
-// finalizeNamespace does what the hub's namespace controller does.
+// finalizeNamespace ends the deletion of a namespace, as its namespace controller does.
 func (f *fleet) finalizeNamespace(cfg *rest.Config, name string) {
 	f.t.Helper()
 	c, err := kubernetes.NewForConfig(cfg)
@@ -587,7 +594,7 @@ func (f *fleet) finalizeNamespace(cfg *rest.Config, name string) {
 
 func quantity(s string) resource.Quantity { return resource.MustParse(s) }
 
-// logger writes what the rooms log when the tests are verbose.
+// logger writes the log to standard error if the tests are verbose, and nowhere otherwise.
 func (f *fleet) logger() logr.Logger {
 	if !testing.Verbose() {
 		return logr.Discard()

@@ -14,8 +14,9 @@ import (
 	"orrery.dev/orrery/internal/mark"
 )
 
-// ensureKey returns the key that signs the hub's marks, and creates it at the first start.
-// Without the key no existing copy is recognized; every backup of the hub contains it.
+// ensureKey returns the key that signs the hub's marks on copies. At the first start it creates the
+// key in a Secret, and the Secret's namespace. A Secret with a key of another size is an error.
+// Without its key the hub recognizes no existing copy. Every backup of the hub contains the key.
 func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (mark.Key, error) {
 	name := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: mark.KeySecret}
 	for {
@@ -32,7 +33,7 @@ func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (ma
 		}
 		key := make([]byte, mark.KeySize)
 		if _, err := rand.Read(key); err != nil {
-			return nil, fmt.Errorf("make the key of the hub's marks: %w", err)
+			return nil, fmt.Errorf("make the key that signs the hub's marks on copies: %w", err)
 		}
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name.Namespace}}
 		if err := hub.Create(ctx, n); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -45,7 +46,7 @@ func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (ma
 		switch err := hub.Create(ctx, made); {
 		case err == nil:
 			return key, nil
-		case !apierrors.IsAlreadyExists(err): // otherwise another process was first
+		case !apierrors.IsAlreadyExists(err): // if it exists, another process created it first
 			return nil, fmt.Errorf("create secret %s: %w", name, err)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// ownedBy gives an object managedFields: those of the hub's server-side apply, and those of somebody else.
+// ownedBy sets the managedFields of an object: the fields of the hub's server-side apply, and
+// those of another manager.
 func ownedBy(o *unstructured.Unstructured, ours, theirs string) {
 	entry := func(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{
@@ -22,7 +23,7 @@ func ownedBy(o *unstructured.Unstructured, ours, theirs string) {
 	})
 }
 
-// What a copy becomes that is written whole is what an apply would have made of it.
+// mergedCopy, which is for objects that are written whole, returns what an apply would produce.
 func TestMergedCopy(t *testing.T) {
 	const head = "apiVersion: example.com/v1\nkind: Gadget\n"
 	for name, tc := range map[string]struct{ manifest, live, ours, theirs, want string }{
@@ -68,7 +69,7 @@ func TestMergedCopy(t *testing.T) {
 	}
 }
 
-// managersOf are the managers of entries, with the fields that they own.
+// managersOf returns the fields of entries by manager, operation, version and subresource.
 func managersOf(t *testing.T, entries []metav1.ManagedFieldsEntry) map[string]any {
 	t.Helper()
 	all := map[string]any{}
@@ -82,7 +83,8 @@ func managersOf(t *testing.T, entries []metav1.ManagedFieldsEntry) map[string]an
 	return all
 }
 
-// Entries of another version of the group are moved to the version of the object, with the fields that it has there; those of another group stay.
+// Entries of another version of the group move to the version of the object, with the fields
+// that exist there. Entries of another group stay.
 func TestInVersion(t *testing.T) {
 	o := parsed(t, "apiVersion: example.com/v1\nkind: Gadget\nspec: {a: 1, b: 1, c: [{name: x}]}\nstatus: {ready: true}")
 	entry := func(manager, version, subresource, fields string) metav1.ManagedFieldsEntry {

@@ -12,8 +12,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// mutated returns the paths of the fields that a cluster changed or dropped right after it
-// accepted the manifest. A webhook or an admission policy changes them, or the cluster's
+// mutated returns the sorted paths of the fields of a manifest that a cluster changed or dropped
+// while it accepted the manifest. A webhook or an admission policy changes them, or the cluster's
 // version of the API does not know them. added finds what the cluster added. Values are not
 // returned: they may be secret.
 func mutated(manifest, applied *unstructured.Unstructured) []string {
@@ -23,7 +23,8 @@ func mutated(manifest, applied *unstructured.Unstructured) []string {
 	return paths
 }
 
-// mutation describes the paths in one sentence; "" if there are none.
+// mutation returns the text of a message about fields that the cluster changed, at these paths. It
+// names at most three of them; "" if there are none.
 func mutation(paths []string) string {
 	if len(paths) == 0 {
 		return ""
@@ -31,14 +32,18 @@ func mutation(paths []string) string {
 	return fmt.Sprintf("the cluster changes what is applied: %s; a webhook or an admission policy there does, or its API does not know them", some(paths))
 }
 
-// takesMarks reports whether the applied object lost the label of the binding or the annotation
-// of the digest. It would then be applied again and again.
+// takesMarks reports whether the cluster removed or changed the label of the binding or the
+// annotation of the digest while it accepted the manifest. The hub would then apply the manifest
+// again and again.
 func takesMarks(manifest, applied *unstructured.Unstructured) bool {
 	return applied.GetLabels()[workv1alpha2.BindingLabel] != manifest.GetLabels()[workv1alpha2.BindingLabel] ||
 		applied.GetAnnotations()[workv1alpha2.DigestAnnotation] != manifest.GetAnnotations()[workv1alpha2.DigestAnnotation]
 }
 
-// compareFields calls tell for each field of a wanted value that has another value in is.
+// compareFields calls tell for each scalar in a wanted value that is missing in the value is or
+// differs there. Values that an API server may write differently count as equal. Fields that only
+// is has are not reported. path is the path of both values; "" for whole objects. The calls come in
+// no order.
 func compareFields(path string, wanted, is any, tell func(path string, wanted, is any)) {
 	switch wanted := wanted.(type) {
 	case map[string]any:
@@ -58,7 +63,7 @@ func compareFields(path string, wanted, is any, tell func(path string, wanted, i
 	}
 }
 
-// join appends the name of a field to a path.
+// join appends the name of a field to a path with a dot. A name with one of "./[]" is quoted.
 func join(path, name string) string {
 	if strings.ContainsAny(name, "./[]") {
 		name = strconv.Quote(name)
@@ -69,8 +74,9 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// counterpart returns the element of a list that corresponds to the i-th of a wanted list.
-// Elements with a unique name are found by name, for others may insert elements before them.
+// counterpart returns the element of a list that corresponds to the i-th element of a wanted list;
+// nil if there is none. An element whose field name is unique corresponds to the element with that
+// name, because others may insert elements before it. Other elements correspond by index.
 func counterpart(wanted, elements []any, i int) any {
 	name := func(v any) string {
 		o, _ := v.(map[string]any)
@@ -100,8 +106,9 @@ func counterpart(wanted, elements []any, i int) any {
 	return nil
 }
 
-// same compares two values as an API server may rewrite them: it leaves out empty values, and
-// normalizes quantities.
+// same reports whether a value in an object (is) equals a wanted value. It accepts what an API
+// server may rewrite: empty values are left out, and quantities normalized. A wanted nil equals
+// every value.
 func same(wanted, is any) bool {
 	switch wanted := wanted.(type) {
 	case nil:

@@ -20,7 +20,7 @@ import (
 
 var errNotInForce = errors.New("it is not")
 
-// appliedDigest returns an error until a cluster has a manifest of another digest.
+// appliedDigest returns an error until a cluster has a manifest with another digest than old.
 func (f *fleet) appliedDigest(b *workv1alpha2.ResourceBinding, cluster, old string) error {
 	if r, ok := f.applier.Result(b.UID, cluster); !ok || !r.Applied || r.Digest == old {
 		return fmt.Errorf("it is %+v", r)
@@ -97,7 +97,8 @@ func TestAdded(t *testing.T) {
 	}
 }
 
-// Whatever takes our marks off is met with the patience of a refusal, also where the object then looks like another's.
+// If a cluster removes our marks, the pause after a rejection applies, even if the object then
+// looks unmanaged.
 func TestPlanOfWhatLosesItsMarks(t *testing.T) {
 	w := Wanted{Decided: true, Object: Object{Name: "x"}, Digest: "d"}
 	now := time.Now()
@@ -115,7 +116,8 @@ func TestPlanOfWhatLosesItsMarks(t *testing.T) {
 	}
 }
 
-// mutate has an admission policy in a member change the ConfigMaps of a namespace, and returns when it is in force.
+// mutate creates an admission policy in a member that changes the ConfigMaps of a namespace,
+// and waits until it is in force.
 func (f *fleet) mutate(api *testenv.API, member client.Client, ns, name, expression string) {
 	t := f.t
 	t.Helper()
@@ -141,7 +143,7 @@ spec:
 		api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding", "", name)
 		api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "", name)
 	})
-	// It is in force when it changes what we write.
+	// It is in force once it changes an object.
 	f.eventually("the policy is in force", func() error {
 		probe := configMap(ns, "probe", "1")
 		probe.SetUID("")
@@ -156,7 +158,8 @@ spec:
 	})
 }
 
-// A policy in the member that changes what is applied is not fought: what it is about is said, and no write is made but those that edits of the template ask for.
+// The hub does not write against a policy in the member that changes its manifests. It names
+// the fields, and writes only when the template is edited.
 func TestWhatAMemberChanges(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -166,7 +169,8 @@ func TestWhatAMemberChanges(t *testing.T) {
 	f.must(err)
 	mutate := func(ns, name, expression string) {
 		t.Helper()
-		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied) // before the policy can change it
+		// Applied before the policy can change it.
+		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 		f.mutate(api, oak, ns, name, expression)
 	}
 
@@ -188,7 +192,7 @@ func TestWhatAMemberChanges(t *testing.T) {
 		if made := f.calls("apply") - before; made != 2 {
 			t.Errorf("%v applies were made for two versions", made)
 		}
-		// It is known after a restart, too.
+		// The fields are known after a restart, too.
 		f.stop()
 		f.start()
 		if r := f.result(b, "oak", workv1alpha2.ReasonFullyApplied); !strings.Contains(r.Message, "data.key") {
@@ -197,7 +201,7 @@ func TestWhatAMemberChanges(t *testing.T) {
 		if made := f.calls("apply") - before; made != 2 {
 			t.Errorf("%v applies were made for two versions and a restart", made)
 		}
-		// Without records the copy is read, and found to be as it was applied.
+		// Without records, the hub reads the copy and finds it as it was applied.
 		f.stop()
 		f.records = newMemory()
 		f.start()
@@ -220,7 +224,7 @@ func TestWhatAMemberChanges(t *testing.T) {
 		if r.Applied || !strings.Contains(r.Message, `metadata.labels."work.orrery.dev/binding"`) {
 			t.Errorf("the result is %+v", r)
 		}
-		// Many looks are no writes.
+		// Planning it again and again causes no write.
 		q, ok := f.applier.queue("oak")
 		if !ok {
 			t.Fatal("there is no queue")

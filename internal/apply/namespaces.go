@@ -14,9 +14,11 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -24,20 +26,21 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
-	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
-	"orrery.dev/orrery/internal/scheduler"
 )
 
 var (
+	// namespaceResource and crdResource are the resources of objects that contain others.
 	namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	crdResource       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
 
+// namespaceObject returns the Namespace with this name.
 func namespaceObject(name string) Object { return Object{Resource: namespaceResource, Name: name} }
 
 // Spread says in which members the namespaces of the hub are created. It is the value of a
@@ -53,7 +56,8 @@ const (
 // String implements pflag.Value.
 func (s *Spread) String() string { return string(cmp.Or(*s, SpreadNeeded)) }
 
-// Set implements pflag.Value.
+// Set implements pflag.Value. It accepts Needed and All. Any other value is an error, and is
+// stored nevertheless.
 func (s *Spread) Set(value string) error {
 	if *s = Spread(value); *s != SpreadNeeded && *s != SpreadAll {
 		return fmt.Errorf("%q is neither %s nor %s", value, SpreadNeeded, SpreadAll)
@@ -68,6 +72,7 @@ func (*Spread) Type() string { return "Needed|All" }
 type Fences interface {
 	// Allowed reports whether a namespace may use a cluster. It may return false before Synced.
 	Allowed(namespace, cluster string) bool
+	// Synced reports whether all inputs of Allowed were read once.
 	Synced() bool
 	// SubscribeFences calls f with the namespaces whose allowed clusters changed.
 	// SubscribeClusters calls f with a cluster whose allowed namespaces changed. f must not block.
@@ -75,8 +80,9 @@ type Fences interface {
 	SubscribeClusters(f func(cluster string))
 }
 
-// everywhere holds the namespaces of the hub that are to be in every member. A nil everywhere,
-// for SpreadNeeded, holds none.
+// everywhere holds the namespaces of the hub that are to be in every member that they may use, for
+// SpreadAll. A nil everywhere, for SpreadNeeded, holds none. The methods may be called by several
+// goroutines.
 type everywhere struct {
 	fences Fences
 
@@ -84,7 +90,8 @@ type everywhere struct {
 	namespaces sets.Set[string]
 }
 
-// follow records the state of a namespace of the hub; nil: it was deleted.
+// follow adds a namespace of the hub if SpreadAll includes it, and otherwise removes it. n is nil
+// if the namespace was deleted.
 func (e *everywhere) follow(name string, n *metav1.PartialObjectMetadata) {
 	if e == nil {
 		return
@@ -98,6 +105,8 @@ func (e *everywhere) follow(name string, n *metav1.PartialObjectMetadata) {
 	}
 }
 
+// all returns the namespaces that SpreadAll includes, in no order, for every member: some members
+// may exclude some of them. It is nil for SpreadNeeded.
 func (e *everywhere) all() []string {
 	if e == nil {
 		return nil
@@ -107,7 +116,7 @@ func (e *everywhere) all() []string {
 	return e.namespaces.UnsortedList()
 }
 
-// in reports whether a namespace is to be in a cluster even if nothing is placed there.
+// in reports whether SpreadAll requires a namespace in a cluster even if nothing is placed there.
 func (e *everywhere) in(namespace, cluster string) bool {
 	if e == nil {
 		return false
@@ -118,16 +127,17 @@ func (e *everywhere) in(namespace, cluster string) bool {
 	return wanted && e.fences.Allowed(namespace, cluster)
 }
 
-// spreads reports whether SpreadAll includes a namespace of the hub. It excludes those of
-// Kubernetes itself, those of Orrery, and those with the label to opt out.
+// spreads reports whether SpreadAll includes a namespace of the hub. It excludes default,
+// those of Kubernetes itself (kube-), those of Orrery (orrery-), those with the label to opt
+// out, and those that are being deleted.
 func spreads(n *metav1.PartialObjectMetadata) bool {
 	return n.DeletionTimestamp.IsZero() && n.Name != metav1.NamespaceDefault &&
 		!strings.HasPrefix(n.Name, "kube-") && !strings.HasPrefix(n.Name, "orrery-") && n.Labels[workv1alpha2.SkipNamespaceLabel] != "true"
 }
 
-// followed returns the labels of a hub namespace that are copied to the namespaces which this
-// hub created in members. The name is left out, as each API server sets it itself, and so are
-// labels for Orrery.
+// followed returns the labels of a hub namespace that are copied to the namespaces which this hub
+// created in members. It leaves out kubernetes.io/metadata.name, which each API server sets itself,
+// and labels of Orrery.
 func followed(labels map[string]string) map[string]string {
 	out := make(map[string]string, len(labels))
 	for key, value := range labels {
@@ -139,11 +149,20 @@ func followed(labels map[string]string) map[string]string {
 	return out
 }
 
-// ensureNamespace creates the namespace of a placed object if it is absent, with the labels of
-// the hub's namespace and our mark. With the mark it is deleted once the hub's namespace is
-// gone.
+// ensureNamespace creates the namespace of a placed object if it is absent, with the labels of the
+// hub's namespace and our mark. Namespaces with the mark are deleted once the hub's namespace is
+// gone. It does nothing for "". If the profile of the agent does not allow the hub to create
+// namespaces, the error is Forbidden, without a request. While a worker checks whether the
+// namespace is empty and deletes it, the error is a conflict, and the caller tries again; see
+// empties.
 func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
-	if name == "" || q.hasNamespace(name) {
+	if name == "" {
+		return nil
+	}
+	if q.isEmptied(name) {
+		return apierrors.NewConflict(namespaceResource.GroupResource(), name, errors.New("the hub checks whether the namespace is empty, to delete it; the hub tries again"))
+	}
+	if q.hasNamespace(name) {
 		return nil
 	}
 	if spec := &q.member.Cluster().Spec; spec.Profile() != clusterv1alpha1.AgentProfileAll {
@@ -158,6 +177,46 @@ func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	return err
 }
 
+// empties records, until the caller calls end, that a worker lists the objects of a namespace and
+// deletes it if it is empty. Only after the lists does the worker check that no binding places
+// something in the namespace. ensureNamespace reads in the other order: first the bindings have the
+// binding of its caller, and then it reads the record. So either the worker finds the binding and
+// keeps the namespace, or ensureNamespace finds the record and fails. Otherwise a copy could be
+// written to the namespace after the lists, and be deleted with it.
+func (q *clusterQueue) empties(name string) (end func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.emptied[name]++
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.emptied[name]--; q.emptied[name] == 0 {
+			delete(q.emptied, name)
+		}
+	}
+}
+
+// isEmptied reports whether a worker may be deleting the namespace; see empties.
+func (q *clusterQueue) isEmptied(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.emptied[name] > 0
+}
+
+// entering returns, in no order, the bindings in a namespace that name the cluster, such as "the
+// binding shop/web".
+func (q *clusterQueue) entering(namespace string) (names []string) {
+	for _, name := range q.applier.bindings.In(q.name()) {
+		if name.Namespace == namespace {
+			names = append(names, "the binding "+name.String())
+		}
+	}
+	return names
+}
+
+// createNamespace creates a namespace with our mark and the labels of the hub's namespace,
+// which must exist. A namespace that exists in the member is no error, and stays without our
+// mark.
 func (q *clusterQueue) createNamespace(ctx context.Context, name string) error {
 	n, err := q.applier.hubNamespace(ctx, name)
 	if err != nil {
@@ -181,28 +240,27 @@ func (q *clusterQueue) createNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// outOfBounds returns the error for what the profile of a cluster's agent does not allow.
+// outOfBounds returns the Forbidden error of an API server, for an object that the profile of a
+// cluster's agent does not allow. why is the message.
 func outOfBounds(gr schema.GroupResource, name, why string) error {
 	return apierrors.NewForbidden(gr, name, errors.New(why))
 }
 
-// bounds returns why the hub may not change objects in a namespace of the cluster; "" if it
-// may. The namespace "" stands for objects without one.
+// bounds returns why the profile of the cluster's agent forbids the hub to change objects in a
+// namespace; "" if it does not. The namespace "" stands for objects without one.
 func (q *clusterQueue) bounds(namespace string) string {
-	spec := &q.member.Cluster().Spec
-	if spec.MayPlace(namespace) {
-		return ""
-	}
-	return (&scheduler.Bounds{Profile: string(spec.Profile()), Namespaces: spec.PlacementNamespaces()}).String()
+	return bounds(&q.member.Cluster().Spec, namespace)
 }
 
+// hasNamespace reports whether the mirror shows the namespace.
 func (q *clusterQueue) hasNamespace(name string) bool {
 	is, _ := q.find(namespaceObject(name))
 	return is == presence.Present
 }
 
-// reclaim makes an orphan a copy again in one write, so that it is never without an owner. It
-// also marks its namespace again if this hub created that.
+// reclaim makes an orphan a copy again: it writes our marks and removes the annotation of the
+// orphan in one write. Before that, it marks its namespace again if this hub created the namespace.
+// origin is the value for OriginAnnotation; "" leaves it as it is.
 func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, origin string) error {
 	q, o := t.queue, t.wanted.Object
 	if o.Namespace != "" {
@@ -223,10 +281,12 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 	return t.remark(ctx, live, origin)
 }
 
-// reconcileNamespace keeps a namespace that this hub created in the member like the hub's own.
-// It deletes the namespace once the hub's is gone, no binding names it there, and only objects
-// of Kubernetes itself are left. A namespace with objects of others is kept, without our mark.
-// A namespace that is to be in every member is created.
+// reconcileNamespace keeps a namespace that this hub created in the member like the hub's own
+// namespace. It deletes the namespace once the hub's is gone, no binding in it names the cluster,
+// and only objects of Kubernetes itself are left. A namespace with objects of others is kept,
+// without our mark. A namespace that SpreadAll requires is created. It does nothing while the
+// cluster is not reachable, while the hub seems to be restored, and where the profile of the agent
+// forbids it.
 func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queue.Next {
 	a := q.applier
 	marked, synced := a.mirror.Namespaces(q.name())
@@ -247,7 +307,7 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		return queue.Next{After: wait, Backoff: err != nil}
 	case !ours && apierrors.IsNotFound(err):
 		q.labelled.forget(name)
-		return queue.Next{} // it has just been deleted
+		return queue.Next{} // the hub's namespace has just been deleted
 	case err == nil:
 		if err = q.ensureNamespace(ctx, name); err != nil {
 			logr.FromContextOrDiscard(ctx).Info("namespace not made yet", "namespace", name, "cause", err.Error())
@@ -257,12 +317,14 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 	if !apierrors.IsNotFound(err) {
 		return queue.Next{Backoff: true}
 	}
-	for _, b := range a.bindings.In(q.name()) {
-		if b.Namespace == name {
-			return queue.Next{} // the deletion of the binding starts this again
-		}
+	if len(q.entering(name)) > 0 {
+		return queue.Next{} // the deletion of the binding queues the namespace again
 	}
-	gone, err := q.deleteNamespace(ctx, name)
+	defer q.empties(name)()
+	gone, err := q.deleteNamespace(ctx, name, func() bool {
+		_, err := a.hubNamespace(ctx, name)
+		return !apierrors.IsNotFound(err) || len(q.entering(name)) > 0
+	})
 	if gone {
 		q.labelled.forget(name)
 	}
@@ -272,7 +334,8 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 	return queue.Next{Backoff: err != nil || !gone}
 }
 
-// hubNamespace reads the metadata of a namespace of the hub.
+// hubNamespace reads the metadata of a namespace of the hub. The error wraps NotFound if there
+// is none.
 func (a *Applier) hubNamespace(ctx context.Context, name string) (*metav1.PartialObjectMetadata, error) {
 	n := hubNamespace()
 	if err := a.hub.Get(ctx, client.ObjectKey{Name: name}, n); err != nil {
@@ -281,20 +344,11 @@ func (a *Applier) hubNamespace(ctx context.Context, name string) (*metav1.Partia
 	return n, nil
 }
 
-// podSecurity returns the Pod Security labels of a namespace of the hub.
-func (a *Applier) podSecurity(ctx context.Context, namespace string) (map[string]string, error) {
-	n, err := a.hubNamespace(ctx, namespace)
-	if err != nil {
-		return nil, err
-	}
-	return podsecurity.Labels(n.Labels), nil
-}
-
-// labelNamespace copies the labels of the hub's namespace to a namespace that this hub created.
-// Labels that the hub's namespace lacks are removed only if this hub set them: others may have
-// set theirs, and a Pod Security label of others is stricter than none. A namespace that is
-// placed has the labels of its template. wait is the time until labels that somebody keeps
-// changing may be written again.
+// labelNamespace copies the labels of the hub's namespace n to the namespace in the member, if this
+// hub created it and places no copy of it. Labels that n lacks are removed only if this hub set
+// them: a Pod Security label that others set is stricter than none. wait is the time until labels
+// that somebody keeps changing may be written again; 0: they are up to date. Such a contest is
+// recorded once as an event of n. A namespace that is gone is no error.
 func (q *clusterQueue) labelNamespace(ctx context.Context, n *metav1.PartialObjectMetadata) (wait time.Duration, err error) {
 	name, wanted := n.Name, followed(n.Labels)
 	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(followed(q.applier.mirror.NamespaceLabels(q.name(), name)), wanted) {
@@ -327,8 +381,8 @@ func (q *clusterQueue) labelNamespace(ctx context.Context, n *metav1.PartialObje
 	return 0, nil
 }
 
-// labelChanges returns the labels to set on a namespace, and with the value nil those of ours
-// to remove. It is pure.
+// labelChanges returns the labels to change on the namespace found, so that it has those in wanted.
+// The value nil removes a label, which this hub must have set. It is pure.
 func labelChanges(found *unstructured.Unstructured, wanted map[string]string) map[string]any {
 	changes := map[string]any{}
 	is := followed(found.GetLabels())
@@ -345,7 +399,7 @@ func labelChanges(found *unstructured.Unstructured, wanted map[string]string) ma
 	return changes
 }
 
-// setByUs reports whether this hub set the label last.
+// setByUs reports whether the hub's field manager owns the label of an object.
 func setByUs(o *unstructured.Unstructured, label string) bool {
 	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		var fields map[string]any
@@ -357,9 +411,12 @@ func setByUs(o *unstructured.Unstructured, label string) bool {
 	})
 }
 
-// deleteNamespace deletes a namespace that this hub created. If it has objects of others, its
-// mark is removed instead. done is false while objects in it will soon be gone.
-func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done bool, err error) {
+// deleteNamespace deletes a namespace that this hub created. If it has objects of others, it loses
+// our mark instead. done is true after that, and without a write if the namespace is gone, is being
+// deleted, or does not have our mark. done is false while it has objects that will soon be gone. If
+// its content is unknown, the error says why. If needed returns true after the objects are listed,
+// the namespace stays as it is, and done is false.
+func (q *clusterQueue) deleteNamespace(ctx context.Context, name string, needed func() bool) (done bool, err error) {
 	found, err := q.client.Get(ctx, namespaceObject(name))
 	if apierrors.IsNotFound(err) {
 		return true, nil
@@ -373,7 +430,9 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 	held, pending, err := q.contents(ctx, name)
 	switch {
 	case err != nil:
-		return false, err // its contents are not known
+		return false, err // the objects in the namespace are not known
+	case needed():
+		return false, nil
 	case len(held) > 0:
 		return true, q.keepNamespace(ctx, found, held)
 	case len(pending) > 0:
@@ -388,8 +447,9 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 	return err == nil || apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 }
 
-// keepNamespace removes our mark from a namespace that has objects of others, and records an
-// event.
+// keepNamespace removes our mark from a namespace because it has objects of others (held). It
+// records an event of the Cluster that names up to three of them. A namespace that is gone is no
+// error.
 func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Unstructured, held []string) error {
 	left, err := q.client.Mark(ctx, namespaceObject(found.GetName()), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil}, nil)
 	if err != nil {
@@ -402,8 +462,9 @@ func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Un
 	return nil
 }
 
-// unmarkNamespace removes our mark from a namespace that this hub created. An annotation stays,
-// by which the next join recognizes the namespace.
+// unmarkNamespace removes our mark from a namespace that this hub created, and writes
+// OrphanAnnotation, by which the next join recognizes the namespace. It does nothing if the mirror
+// does not show our mark, or the namespace is gone.
 func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
 	if name == "" || q.applier.mirror.NamespaceMark(q.name(), name) != q.applier.hubID {
 		return nil
@@ -420,12 +481,14 @@ func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(err)
 }
 
-// contents lists everything in a namespace of the member, from the member itself. held names
-// the objects of others, and pending those that will soon be gone.
+// contents lists all objects in a namespace of the member, from the member itself. held names the
+// objects of others, and pending the objects that will soon be gone. If an API does not answer
+// discovery or a list is refused, the error is a contentsUnknownError; another error of a list is
+// temporary.
 func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pending []string, err error) {
 	apis := q.member.APIs()
 	if unsure := apis.Unsure(inhabits); unsure != "" {
-		return nil, nil, contentsUnknownError{fmt.Errorf("namespace %s: the cluster cannot list all of its types, because these do not answer: %s", namespace, unsure)}
+		return nil, nil, contentsUnknownError{fmt.Errorf("namespace %s: its contents are unknown, because these APIs of the cluster do not answer: %s; make them answer or delete their APIServices, and the hub tries again", namespace, unsure)}
 	}
 	var found []inhabitant
 	for _, api := range apis.All() {
@@ -447,15 +510,16 @@ func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pe
 	return held, pending, nil
 }
 
-// inhabits reports whether objects of the type live in namespaces. A type that cannot be
-// deleted, such as PodMetrics, is a view of other objects: an absent metrics server must not
-// block a namespace.
+// inhabits reports whether objects of the type live in namespaces, and can be listed and deleted.
+// Types that cannot be deleted, such as PodMetrics, are views of other objects and do not count: an
+// absent metrics server must not block the deletion of a namespace.
 func inhabits(api member.API) bool {
 	return api.Namespaced && slices.Contains(api.Verbs, "list") && slices.Contains(api.Verbs, "delete")
 }
 
-// ofThisJoin reports whether this hub placed the object in the cluster since it joined, for a
-// binding in the cache, which may just have been released, and the object was not there before.
+// ofThisJoin reports whether this hub placed the object since the cluster joined. The binding must
+// be in the cache, though it may no longer name the cluster. An object that was there before the
+// hub does not count.
 func (q *clusterQueue) ofThisJoin(o *metav1.PartialObjectMetadata) bool {
 	if o.Labels[workv1alpha2.BindingLabel] == "" || o.Annotations[workv1alpha2.OriginAnnotation] != "" {
 		return false
@@ -464,15 +528,17 @@ func (q *clusterQueue) ofThisJoin(o *metav1.PartialObjectMetadata) bool {
 	return err == nil && from.Cluster == q.uid && q.applier.knows(types.UID(o.Labels[workv1alpha2.BindingLabel]))
 }
 
-// inhabitant is an object in a namespace.
+// inhabitant is an object in a member that would be deleted with its Namespace or with the
+// CustomResourceDefinition of its kind.
 type inhabitant struct {
 	api    member.API
 	object *metav1.PartialObjectMetadata
 	placed bool // by this hub, since the cluster joined
 }
 
-// classify separates the objects of others (held) from those that go with what this hub placed
-// (pending). Objects that Kubernetes itself creates are in neither. It is pure.
+// classify names the objects of others (held), and the objects that will soon be gone (pending). An
+// object is pending if this hub placed it or its owner, or if it is being deleted. Objects that
+// Kubernetes itself creates are in neither list. It is pure.
 func classify(found []inhabitant) (held, pending []string) {
 	byUID := make(map[types.UID]inhabitant, len(found))
 	for _, i := range found {
@@ -506,11 +572,13 @@ func classify(found []inhabitant) (held, pending []string) {
 	return held, pending
 }
 
+// claim reports whether a type is PersistentVolumeClaim.
 func claim(api member.API) bool {
 	return api.GroupVersionKind.GroupKind() == schema.GroupKind{Kind: "PersistentVolumeClaim"}
 }
 
-// kubernetesOwn reports whether every Kubernetes creates the object in a namespace by itself.
+// kubernetesOwn reports whether every cluster creates the object in a namespace by itself,
+// such as the ServiceAccount default, Events and Endpoints.
 func kubernetesOwn(i inhabitant) bool {
 	switch i.api.GroupVersionKind.GroupKind() {
 	case schema.GroupKind{Kind: "ServiceAccount"}:
@@ -525,7 +593,7 @@ func kubernetesOwn(i inhabitant) bool {
 	}
 }
 
-// some joins the first three names and counts the others.
+// some joins the first three names with commas and counts the others: "a, b, c, and 2 more".
 func some(things []string) string {
 	const most = 3
 	if more := len(things) - most; more > 0 {
@@ -534,20 +602,21 @@ func some(things []string) string {
 	return strings.Join(things, ", ")
 }
 
-// others names the objects of others that would be deleted with a Namespace or a
-// CustomResourceDefinition. pending names those that will soon be gone.
+// others names the objects of others that would be deleted with object o, a Namespace or a
+// CustomResourceDefinition (held). For a Namespace, held also names bindings that place objects in
+// it. pending names those that will soon be gone. Both are nil for an object of another kind. If
+// the content is unknown, the error says why.
 func (q *clusterQueue) others(ctx context.Context, o mirror.Object) (held, pending []string, err error) {
 	switch o.Resource.GroupResource() {
 	case namespaceResource.GroupResource():
-		for _, name := range q.applier.bindings.In(q.name()) {
-			if name.Namespace == o.Name {
-				held = append(held, "the binding "+name.String())
-			}
-		}
-		if len(held) > 0 {
+		if held = q.entering(o.Name); len(held) > 0 {
 			return held, nil, nil
 		}
-		return q.contents(ctx, o.Name)
+		held, pending, err = q.contents(ctx, o.Name)
+		if entering := q.entering(o.Name); err == nil && len(entering) > 0 {
+			return entering, nil, nil // since the first check; see empties
+		}
+		return held, pending, err
 	case crdResource.GroupResource():
 		return q.instances(ctx, o.Name)
 	default:
@@ -555,19 +624,47 @@ func (q *clusterQueue) others(ctx context.Context, o mirror.Object) (held, pendi
 	}
 }
 
-// instances lists the objects of a CustomResourceDefinition in the member, as contents does.
+// instances lists the objects of a CustomResourceDefinition in the member. crd is the name of the
+// definition. held names the objects of others, and pending those that will soon be gone. Both are
+// nil if the definition is gone or the API server does not serve it yet.
+//
+// The API server deletes all objects with their definition. So instances reads the definition and
+// the objects from the member itself: the API list of the member may lack the type, or prefer a
+// version that is not served any more. A list that the member answers with an error, also with
+// NotFound, is a contentsUnknownError. So is a definition without a served version: it may have
+// objects that cannot be read, and somebody has to serve a version or delete the definition.
 func (q *clusterQueue) instances(ctx context.Context, crd string) (held, pending []string, err error) {
-	i := slices.IndexFunc(q.member.APIs().All(), func(a member.API) bool {
-		return a.Resource+"."+a.GroupVersionKind.Group == crd && a.Preferred
-	})
-	if i < 0 {
-		return nil, nil, nil
-	}
-	api := q.member.APIs().All()[i]
-	items, err := q.client.List(ctx, api.GroupVersionResource(), "")
+	o, err := q.client.Get(ctx, manifest.Definition(crd))
 	if apierrors.IsNotFound(err) {
 		return nil, nil, nil
 	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read definition %s: %w", crd, err)
+	}
+	var d apiextensionsv1.CustomResourceDefinition
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
+		return nil, nil, fmt.Errorf("read definition %s: %w", crd, err)
+	}
+	// The API server serves a definition once its names are accepted. Established is never withdrawn.
+	if !slices.ContainsFunc(d.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+		return (c.Type == apiextensionsv1.NamesAccepted || c.Type == apiextensionsv1.Established) && c.Status == apiextensionsv1.ConditionTrue
+	}) {
+		return nil, nil, nil // nobody could create an object, and delete fails once that changes
+	}
+	version := ""
+	for _, v := range d.Spec.Versions {
+		if v.Served && (version == "" || v.Storage) { // the stored version needs no conversion
+			version = v.Name
+		}
+	}
+	if version == "" {
+		return nil, nil, contentsUnknownError{fmt.Errorf("definition %s: its objects are unknown, because it serves no version; serve one or delete the definition in the cluster", crd)}
+	}
+	api := member.API{
+		GroupVersionKind: schema.GroupVersionKind{Group: d.Spec.Group, Version: version, Kind: d.Spec.Names.Kind},
+		Resource:         d.Spec.Names.Plural,
+	}
+	items, err := q.client.List(ctx, api.GroupVersionResource(), "")
 	if err != nil {
 		return nil, nil, unlisted("definition "+crd, api.GroupVersionResource().GroupResource(), err)
 	}

@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// left returns an error unless an object is as it was, without our marks.
+// left returns an error unless an object is there as before, and marked as an orphan.
 func (f *fleet) left(c client.Client, was *corev1.ConfigMap) error {
 	now := &corev1.ConfigMap{}
 	if err := c.Get(f.t.Context(), client.ObjectKeyFromObject(was), now); err != nil {
@@ -27,9 +27,9 @@ func (f *fleet) left(c client.Client, was *corev1.ConfigMap) error {
 	return nil
 }
 
-// What the orphans of another template need in a cluster stays there, without marks, when its own
-// placement leaves the cluster or ends. It is the binding's again when that names the cluster
-// again.
+// An object that orphans of another template need in a cluster stays there without our marks
+// when its own placement leaves the cluster or ends. It is a copy of the binding again when the
+// binding names the cluster again.
 func TestWhatOrphansNeedIsLeft(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -26,19 +26,21 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// retirement is how long a deleted override policy still counts. What is deleted together with
-// it, its objects or the policy that places them, is known by then. So an object that is to
-// stay as it is does not lose its override first.
+// retirement is how long a deleted override policy is still applied. If the policy that places its
+// objects, or the objects, were deleted together with it, that is known by then. So an object that
+// is to stay as it is does not lose its override first.
 const retirement = 2 * time.Second
 
-// overrides are the override policies of the hub.
+// overrides holds the override policies of the hub, also deleted ones during their retirement. The
+// methods may be called by several goroutines.
 type overrides struct {
 	index  *render.Overrides
 	synced []toolscache.InformerSynced
 
 	mu          sync.RWMutex
 	subscribers []func(before, after *policyv1alpha1.OverridePolicy)
-	// retiring reports whether a deleted override policy still has to count; nil: none has.
+	// retiring reports whether a deleted override policy must still be applied after its retirement;
+	// nil: none must.
 	retiring func(v *render.Override) bool
 }
 
@@ -52,6 +54,8 @@ func asOverride(o any) *policyv1alpha1.OverridePolicy {
 	return nil
 }
 
+// newOverrides returns the override policies of both scopes, which follow the informers once these
+// run.
 func newOverrides(ctx context.Context, informers cache.Informers) (*overrides, error) {
 	o := &overrides{index: render.NewOverrides()}
 	for _, kind := range []client.Object{&policyv1alpha1.OverridePolicy{}, &policyv1alpha1.ClusterOverridePolicy{}} {
@@ -70,6 +74,9 @@ func (o *overrides) subscribe(f func(before, after *policyv1alpha1.OverridePolic
 	o.subscribers = append(o.subscribers, f)
 }
 
+// changed updates the index after an event, and notifies the subscribers. was is nil for a new
+// policy, and is for a deleted one. A deleted policy stays in the index until retire removes it. A
+// policy whose spec did not change is ignored.
 func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 	if was != nil && is != nil && was.UID == is.UID && was.Generation == is.Generation {
 		return
@@ -81,17 +88,18 @@ func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 		return
 	}
 	if retiring := o.index.Get(client.ObjectKeyFromObject(is)); was == nil && retiring != nil {
-		was = retiring.Policy // it was deleted just now, and still counts
+		was = retiring.Policy // a policy of this name was deleted just now, and is still applied
 	}
 	o.index.Set(is)
 	o.tell(was, is)
 }
 
-// retire removes a deleted override policy as soon as nothing is left for which it has to
-// count.
+// retire removes a deleted override policy and notifies the subscribers. If o.retiring reports that
+// the policy must still be applied, retire is called again after another retirement. It does
+// nothing if a new policy has the name.
 func (o *overrides) retire(v *render.Override) {
 	if o.index.Get(client.ObjectKeyFromObject(v.Policy)) != v {
-		return // a new policy has its name
+		return // a new policy has the name of v
 	}
 	if o.retiring != nil && o.retiring(v) {
 		time.AfterFunc(retirement, func() { o.retire(v) })
@@ -102,6 +110,8 @@ func (o *overrides) retire(v *render.Override) {
 	}
 }
 
+// tell calls the subscribers with the state of a policy before a change (nil: it is new) and after
+// it (nil: it is removed).
 func (o *overrides) tell(was, is *policyv1alpha1.OverridePolicy) {
 	o.mu.RLock()
 	subscribers := o.subscribers
@@ -111,8 +121,9 @@ func (o *overrides) tell(was, is *policyv1alpha1.OverridePolicy) {
 	}
 }
 
-// of returns the override policies that select a template, nil if there is none, and those of
-// the needed ones that do not exist.
+// of returns the override policies that select a template, sorted in the order in which they are
+// applied. missing names the policies of needed that do not exist. No policy selects a nil
+// template.
 func (o *overrides) of(source *unstructured.Unstructured, needed []types.NamespacedName) (selecting []*render.Override, missing []types.NamespacedName) {
 	if source == nil {
 		source = &unstructured.Unstructured{}
@@ -120,7 +131,8 @@ func (o *overrides) of(source *unstructured.Unstructured, needed []types.Namespa
 	return o.index.With(source, needed)
 }
 
-// overrideKind returns the kind of an override policy.
+// overrideKind returns the kind of an override policy: ClusterOverridePolicy for the namespace "",
+// else OverridePolicy.
 func overrideKind(namespace string) string {
 	if namespace == "" {
 		return "ClusterOverridePolicy"
@@ -128,13 +140,14 @@ func overrideKind(namespace string) string {
 	return "OverridePolicy"
 }
 
-// touched calls f once with each binding that needs one of some override policies, or whose
-// template one of them selects. It checks only templates that the selectors can match.
+// touched calls f once with each binding that one of the override policies concerns: the binding
+// needs the policy by name, or the policy selects its template. It reads only templates that the
+// selectors can match.
 func (a *Applier) touched(either []*render.Override, f func(*workv1alpha2.ResourceBinding)) {
 	seen := sets.New[types.UID]()
 	for _, v := range either {
 		name := client.ObjectKeyFromObject(v.Policy)
-		for _, b := range a.bindings.Needing(name) {
+		for _, b := range a.bindings.OverriddenBy(name) {
 			if !seen.Has(b.UID) {
 				seen.Insert(b.UID)
 				f(b)
@@ -153,13 +166,14 @@ func (a *Applier) touched(either []*render.Override, f func(*workv1alpha2.Resour
 	}
 }
 
-// candidates yields the bindings whose templates the selectors of an override policy can match.
-// A binding may come more than once.
+// candidates yields the bindings whose templates the selectors of an override policy can
+// match, by kind, namespace and name. A binding may come more than once.
 func (a *Applier) candidates(p *policyv1alpha1.OverridePolicy) iter.Seq[*workv1alpha2.ResourceBinding] {
 	return func(yield func(*workv1alpha2.ResourceBinding) bool) {
 		selectors := p.Spec.ResourceSelectors
 		if len(selectors) == 0 {
-			selectors = []policyv1alpha1.ResourceSelector{{}} // everything in its scope
+			// A policy without selectors selects everything in its scope.
+			selectors = []policyv1alpha1.ResourceSelector{{}}
 		}
 		for _, s := range selectors {
 			kind := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind).GroupKind()
@@ -179,8 +193,10 @@ func (a *Applier) candidates(p *policyv1alpha1.OverridePolicy) iter.Seq[*workv1a
 	}
 }
 
-// stillCounts reports whether a deleted override policy changes objects whose placing policy is
-// deleted as well, while placement has not yet decided that those objects stay as they are.
+// stillCounts reports whether a deleted override policy must still be applied. That is so if it
+// selects an object whose placing policy is deleted as well. It ends when placement has decided
+// that the object stays as it is and requires the override. stillCounts is false before start and
+// after the end of its ctx.
 func (a *Applier) stillCounts(v *render.Override) bool {
 	a.mu.RLock()
 	ctx := a.ctx
@@ -204,8 +220,8 @@ func (a *Applier) stillCounts(v *render.Override) bool {
 	return counts
 }
 
-// Overrides returns the override policies that select a template, in the order in which they
-// are applied.
+// Overrides returns the override policies that select a template, in the order in which they are
+// applied, for the records of decisions.
 func (a *Applier) Overrides(o *unstructured.Unstructured) []records.Policy {
 	var found []records.Policy
 	for _, v := range a.overrides.index.Of(o) {

@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// TestOverridesLookOnlyAtWhatTheyCanMean counts the templates that are looked at when one override
-// policy changes, among 5,000 in two namespaces.
+// TestOverridesLookOnlyAtWhatTheyCanMean: a change of one override policy examines only
+// templates that it may select. The test counts them, among 5,000 in two namespaces.
 func TestOverridesLookOnlyAtWhatTheyCanMean(t *testing.T) {
 	const many = 5000
 	scheme := runtime.NewScheme()
@@ -37,7 +37,7 @@ func TestOverridesLookOnlyAtWhatTheyCanMean(t *testing.T) {
 	for i := range many {
 		ns := "many"
 		if i%1000 == 0 {
-			ns = "few" // five
+			ns = "few" // five templates
 		}
 		o := configMap(ns, fmt.Sprint("a", i), "1")
 		if i%100 == 0 {
@@ -53,7 +53,7 @@ func TestOverridesLookOnlyAtWhatTheyCanMean(t *testing.T) {
 		}
 		hears.Add(b)
 	}
-	a := &Applier{rooms: rooms{bindings: bindings, templates: templates}}
+	a := &Applier{dependencies: dependencies{bindings: bindings, templates: templates}}
 	selector := func(namespace, name string, labels map[string]string) policyv1alpha1.ResourceSelector {
 		s := policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: name}
 		if labels != nil {

@@ -18,10 +18,11 @@ import (
 
 // fieldSet is a set of fields as in managedFields. The key "f:NAME" is a field of a map,
 // "k:{KEYS}", "v:VALUE" and "i:INDEX" are elements of a list, and "." is the value itself. An
-// empty set stands for the value with everything in it.
+// empty set stands for the value with everything in it. A nil set has no field.
 type fieldSet map[string]any
 
-// fieldsIn returns the set of an entry of managedFields; nil if the entry has none.
+// fieldsIn returns the set of an entry of managedFields; nil if the entry has none, or it
+// cannot be decoded.
 func fieldsIn(entry metav1.ManagedFieldsEntry) fieldSet {
 	var s fieldSet
 	if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &s) != nil {
@@ -30,13 +31,14 @@ func fieldsIn(entry metav1.ManagedFieldsEntry) fieldSet {
 	return s
 }
 
-// isOurs reports whether an entry of managedFields belongs to our server-side apply.
+// isOurs reports whether an entry of managedFields belongs to our server-side apply, and not
+// to a subresource.
 func isOurs(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == workv1alpha2.FieldManager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == ""
 }
 
-// ownSet returns the fields that our server-side apply owns by its entry in a version of the
-// API; nil if there is no such entry.
+// ownSet returns the fields of an object that our server-side apply owns in a version of the API;
+// nil if managedFields have no such entry.
 func ownSet(o *unstructured.Unstructured, version string) fieldSet {
 	for _, entry := range o.GetManagedFields() {
 		if isOurs(entry) && entry.APIVersion == version {
@@ -46,13 +48,15 @@ func ownSet(o *unstructured.Unstructured, version string) fieldSet {
 	return nil
 }
 
-// at returns the part of the set at a key. whole is true if the set has all of the value there.
+// at returns the part of the set below a key; nil if the set does not have the key. whole is true
+// if the set has the value at the key with everything in it.
 func (s fieldSet) at(key string) (part fieldSet, whole bool) {
 	m, found := s[key].(map[string]any)
 	return m, found && len(m) == 0
 }
 
-// has reports whether the set has the field, or list element, at the end of a path of keys.
+// has reports whether the set has the field or list element at the end of a path. The path
+// consists of keys of a fieldSet, such as "f:spec". It is true for an empty path.
 func (s fieldSet) has(path ...string) bool {
 	for _, key := range path {
 		part, found := s[key].(map[string]any)
@@ -64,8 +68,8 @@ func (s fieldSet) has(path ...string) bool {
 	return true
 }
 
-// element returns the key under which the set has the i-th element of a list; "" if the set
-// lacks it.
+// element returns the key under which the set has an element of a list: the i-th one, with the
+// given value. It is "" if the set lacks that element.
 func (s fieldSet) element(value any, i int) string {
 	for key := range s {
 		kind, text, _ := strings.Cut(key, ":")
@@ -80,7 +84,8 @@ func (s fieldSet) element(value any, i int) string {
 			matches := isMap && len(keys) > 0
 			for name, v := range keys {
 				is, set := o[name]
-				matches = matches && (!set || sameText(v, is)) // an omitted key has its default
+				// A key that value lacks has its default, as protocol TCP.
+				matches = matches && (!set || sameText(v, is))
 			}
 			if matches {
 				return key
@@ -98,7 +103,7 @@ func (s fieldSet) element(value any, i int) string {
 	return ""
 }
 
-// keyed returns the element of a list that a set has under a key; nil if there is none.
+// keyed returns the element of a list that a key of a fieldSet names; nil if there is none.
 func keyed(elements []any, key string) any {
 	for i, element := range elements {
 		if (fieldSet{key: nil}).element(element, i) == key {
@@ -108,21 +113,24 @@ func keyed(elements []any, key string) any {
 	return nil
 }
 
-// sameText reports whether two values are equal as JSON.
+// sameText reports whether two values are equal as JSON. It is false if one cannot be encoded.
 func sameText(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// takenFromUs reports whether somebody changed our copy since it was applied: a field of the
-// manifest has another value, and is not ours any more. A field that is ours and has another
-// value got it during the apply, from a webhook or an API server that does not know the field.
-// Applying it again would change nothing.
+// takenFromUs reports whether another client changed our copy since the hub applied it: a field of
+// the manifest has another value in the copy, and our server-side apply does not own the field any
+// more. A field that we own may have another value, too. It got that value during the apply, from
+// a webhook or an API server that does not know the field. So applying it again would not help.
 func takenFromUs(manifest, live *unstructured.Unstructured) bool {
 	return taken(retained(manifest, live).Object, live.Object, ownSet(live, manifest.GetAPIVersion()), false)
 }
 
+// taken reports whether a value in a copy (is) has a field that differs from the manifest (wanted)
+// and is not ours. ours are the fields in the value that our server-side apply owns. whole is true
+// if we own the value with everything in it.
 func taken(wanted, is any, ours fieldSet, whole bool) bool {
 	if whole {
 		return false
@@ -168,7 +176,8 @@ func isController(entry metav1.ManagedFieldsEntry) bool {
 	return slices.Contains(controllers, entry.Manager) || entry.Subresource == "scale" && !strings.HasPrefix(entry.Manager, "kubectl")
 }
 
-// controllersSet returns the fields that controllers of Kubernetes and autoscalers own.
+// controllersSet returns the fields that controllers of Kubernetes and autoscalers own; nil:
+// none.
 func controllersSet(o *unstructured.Unstructured) fieldSet {
 	var all fieldSet
 	for _, entry := range o.GetManagedFields() {
@@ -186,7 +195,7 @@ func merge(a, b fieldSet) fieldSet {
 		out = fieldSet{}
 	}
 	if len(a) == 0 && len(b) > 0 && a != nil || len(b) == 0 && len(a) > 0 && b != nil {
-		out["."] = map[string]any{} // one has the value itself, the other what is in it
+		out["."] = map[string]any{} // one set has the value itself, the other set has fields in it
 	}
 	for key, value := range b {
 		of, _ := value.(map[string]any)
@@ -198,7 +207,8 @@ func merge(a, b fieldSet) fieldSet {
 	return out
 }
 
-// pathOf returns the path of a key of a set as text.
+// pathOf returns the path of a field for messages: path with a key of a fieldSet appended, such as
+// spec.containers[web] for the key k:{"name":"web"}.
 func pathOf(path, key string) string {
 	kind, text, _ := strings.Cut(key, ":")
 	var value any
@@ -215,7 +225,9 @@ func pathOf(path, key string) string {
 	return path + "[" + strings.Trim(text, `"`) + "]"
 }
 
-// split divides the set into the fields that are handed over and those that stay.
+// split divides the set into the fields for which stays is false (taken) and the fields for which
+// stays is true (left). path is the path of the value that the set describes; "" for the whole
+// object. split does not change the set.
 func (s fieldSet) split(path string, stays func(path string) bool) (taken, left fieldSet) {
 	taken, left = fieldSet{}, fieldSet{}
 	for key, value := range s {
@@ -241,7 +253,8 @@ func (s fieldSet) split(path string, stays func(path string) bool) (taken, left 
 	return taken, left
 }
 
-// overlaps reports whether two sets have a field in common.
+// overlaps reports whether two sets have a field in common. The values themselves (".") do not
+// count.
 func (s fieldSet) overlaps(other fieldSet) bool {
 	for key, value := range s {
 		part, _ := value.(map[string]any)
@@ -256,7 +269,8 @@ func (s fieldSet) overlaps(other fieldSet) bool {
 	return false
 }
 
-// beyond returns the paths of the fields that the other set lacks.
+// beyond returns the paths of the fields of s that the other set lacks, in no order. path is the
+// path of both sets.
 func (s fieldSet) beyond(path string, other fieldSet) (paths []string) {
 	for key, value := range s {
 		part, _ := value.(map[string]any)
@@ -272,7 +286,7 @@ func (s fieldSet) beyond(path string, other fieldSet) (paths []string) {
 	return paths
 }
 
-// within returns the fields of the set that exist in a value.
+// within returns a new set with those fields of s that exist in the value.
 func (s fieldSet) within(value any) fieldSet {
 	out := fieldSet{}
 	for key, inner := range s {
@@ -293,13 +307,14 @@ func (s fieldSet) within(value any) fieldSet {
 	return out
 }
 
-// takes returns the fields of an entry of managedFields that are handed over. ours are the
-// fields that our server-side apply owns already.
+// takes is a function that returns the fields of an entry of managedFields that our server-side
+// apply is to take over from the manager; nil: none. ours are the fields that our server-side apply
+// owns already.
 type takes func(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet
 
-// everybodys selects the fields of all managers that wrote an object before it was ours. A
-// controller keeps its fields, except those that say what pods run, which no controller sets in
-// a template.
+// everybodys returns the fields to take over from a manager of an object that the hub adopts: all
+// of them, except those of subresources and of the hub. A controller keeps its fields, except those
+// that define what pods run: no controller sets such fields in a template. It is a takes function.
 func everybodys(entry metav1.ManagedFieldsEntry, _ fieldSet) fieldSet {
 	switch {
 	case entry.Subresource != "", entry.Manager == workv1alpha2.FieldManager, entry.Manager == workv1alpha2.ReplicasFieldManager:
@@ -310,7 +325,7 @@ func everybodys(entry metav1.ManagedFieldsEntry, _ fieldSet) fieldSet {
 	return fieldsIn(entry)
 }
 
-// ofPods returns the part of the set that says what pods run.
+// ofPods returns the part of the set that defines what pods run; nil if the set has none.
 func (s fieldSet) ofPods() fieldSet {
 	spec, _ := s.at("f:spec")
 	pods := maps.Clone(spec)
@@ -321,9 +336,10 @@ func (s fieldSet) ofPods() fieldSet {
 	return fieldSet{"f:spec": map[string]any(pods)}
 }
 
-// formerOwners selects the fields of the clients that created an object which an earlier
-// version of the hub adopted: they updated it, or applied it with kubectl or Helm, and own
-// fields together with us. A client that changed the object since then took its fields from us.
+// formerOwners returns the fields to take over from a client that created an object before an
+// earlier version of the hub adopted it. Such a client updated the object, or applied it with
+// kubectl or Helm, and owns fields together with us. It is nil for all other entries: a client that
+// changed the object later took its fields from us. It is a takes function.
 func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	deployed := entry.Operation == metav1.ManagedFieldsOperationUpdate || entry.Manager == "helm" || strings.HasPrefix(entry.Manager, "kubectl")
 	if set := everybodys(entry, ours); deployed && !isController(entry) && set.overlaps(ours) {
@@ -332,8 +348,8 @@ func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	return nil
 }
 
-// restorers selects the fields of a client that created a copy again, with its marks, from a
-// backup of it.
+// restorers returns the fields to take over from a client that created a copy again from a backup,
+// with its marks; nil for all other entries. It is a takes function.
 func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	labels, _ := fieldsIn(entry).at("f:metadata")
 	labels, _ = labels.at("f:labels")
@@ -343,8 +359,8 @@ func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	return nil
 }
 
-// staying returns a function that reports whether a field is not handed over: the manifest
-// leaves it to the cluster, or it is a mark of another tool.
+// staying returns a function that reports whether the field at a path stays with its owner: the
+// manifest leaves it to the cluster, or it is a mark of another tool.
 func staying(manifest, live *unstructured.Unstructured) func(path string) bool {
 	own := clusterOwn(manifest)
 	return func(path string) bool {
@@ -356,8 +372,9 @@ func staying(manifest, live *unstructured.Unstructured) func(path string) bool {
 	}
 }
 
-// handOver returns the managedFields of an object in which our server-side apply owns what the
-// selected entries owned; false if it owns all of that already. It is pure.
+// handOver returns the managedFields of an object in which our server-side apply owns the fields
+// that the function selects returns for each entry. It returns false, and the entries as they are,
+// if there is nothing to hand over. now is the time of our entry. It is pure.
 func handOver(manifest, live *unstructured.Unstructured, selects takes, now time.Time) ([]metav1.ManagedFieldsEntry, bool) {
 	entries := live.GetManagedFields()
 	ours := metav1.ManagedFieldsEntry{
@@ -405,12 +422,13 @@ func handOver(manifest, live *unstructured.Unstructured, selects takes, now time
 	return append(kept, ours), true
 }
 
+// encodedSet returns a set in the form of managedFields; {} for an empty set.
 func encodedSet(s fieldSet) *metav1.FieldsV1 {
 	return metav1.NewFieldsV1(cmp.Or(string(encoded(map[string]any(s))), "{}"))
 }
 
-// toGo returns the paths of the fields of an adopted object that its template lacks, and that
-// the next change of the template removes.
+// toGo returns the sorted paths of the fields of an adopted object that its template lacks,
+// and that the next change of the template removes.
 func toGo(manifest, live *unstructured.Unstructured) []string {
 	ours := ownSet(live, manifest.GetAPIVersion())
 	stays := staying(manifest, live)
@@ -423,8 +441,10 @@ func toGo(manifest, live *unstructured.Unstructured) []string {
 	return slices.Compact(paths)
 }
 
-// withoutControllers returns a manifest without the fields that a controller of Kubernetes or
-// an autoscaler owns, and we do not. It changes neither argument.
+// withoutControllers returns a manifest without the fields that a controller of Kubernetes or an
+// autoscaler owns in the object live, and we do not. Fields that define what pods run, and
+// metadata, stay in it. It returns the manifest itself if there are no such fields. It changes
+// neither argument.
 func withoutControllers(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	theirs := controllersSet(live)
 	if len(theirs) == 0 {
@@ -438,6 +458,9 @@ func withoutControllers(manifest, live *unstructured.Unstructured) *unstructured
 	return &unstructured.Unstructured{Object: fields}
 }
 
+// without returns the map o, at a path of a manifest, without the fields that are in theirs and not
+// in ours. Metadata and fields that no controller sets stay. o is not changed. changed is false if
+// nothing was left out.
 func without(o map[string]any, path string, theirs, ours fieldSet) (out map[string]any, changed bool) {
 	out = maps.Clone(o)
 	for name, value := range o {

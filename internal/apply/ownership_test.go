@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// parsed reads an object of a test.
+// parsed returns the object that a YAML text describes.
 func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(text))
@@ -34,7 +34,8 @@ func parsed(t *testing.T, text string) *unstructured.Unstructured {
 	return o
 }
 
-// door is a kubeconfig that reaches a server through a proxy, which answers itself where answered is true.
+// door returns a kubeconfig that reaches a server through a proxy. answered reports whether it
+// answered the request itself.
 func (f *fleet) door(server int, answered func(w http.ResponseWriter, r *http.Request) bool) []byte {
 	f.t.Helper()
 	target, err := url.Parse(testenv.Config(server).Host)
@@ -114,7 +115,8 @@ func TestTakenFromUs(t *testing.T) {
 	}
 }
 
-// Where the records were lost and the cluster does not let the hub read the copy, nothing is known of it: it was not rejected, and nothing is written.
+// After a loss of the records, a cluster does not let the hub read a copy. Its state is
+// unknown: the result is no rejection, and nothing is written.
 func TestACopyThatCannotBeReadIsUnknown(t *testing.T) {
 	f := newFleet(t)
 	var forbid atomic.Bool

@@ -20,8 +20,8 @@ import (
 )
 
 // TestAHubThatIsOlderThanItsRecordsRemovesNothing: the only copy that shows that the hub was
-// restored is of a type that its cluster cannot list, and has not for long. The records of what was
-// applied there show it all the same, once, until it is confirmed.
+// restored has a type that its cluster has not been able to list for failurePatience. The
+// records of the applies there show the restore instead, until it is confirmed.
 func TestAHubThatIsOlderThanItsRecordsRemovesNothing(t *testing.T) {
 	later := func(change func(*records.Result)) func(f *fleet, b *workv1alpha2.ResourceBinding) {
 		return func(f *fleet, b *workv1alpha2.ResourceBinding) {
@@ -92,8 +92,8 @@ func TestAHubThatIsOlderThanItsRecordsRemovesNothing(t *testing.T) {
 			f.must(f.hub.Update(t.Context(), state))
 			f.gone(f.hub, removed)
 
-			// What was confirmed shows nothing to the next process either, though the record stays
-			// while the cluster is ill.
+			// Records from before the confirmation prove nothing to the next process either.
+			// They stay while the cluster is ill.
 			f.stop()
 			f.records.mu.Lock()
 			r := f.records.results[shows.UID]["sick"]
@@ -118,8 +118,8 @@ func TestAHubThatIsOlderThanItsRecordsRemovesNothing(t *testing.T) {
 	}
 }
 
-// Of two results the larger generation and the larger version count, each with its own cluster and
-// time, in whatever order they are read; one from before a confirmed restore hides none.
+// The largest generation and the largest version count, each with its own cluster and time, in
+// any order of the results. A result from before a confirmed restore hides no later one.
 func TestTheLatestRecordsCount(t *testing.T) {
 	confirmed := time.Unix(1000, 0)
 	before, after, later := confirmed.Add(-time.Minute), confirmed.Add(time.Minute), confirmed.Add(2*time.Minute)
@@ -138,6 +138,11 @@ func TestTheLatestRecordsCount(t *testing.T) {
 		},
 		"EachHasOne": {
 			[2]records.Result{at("oak", 2, "t/10/x", after), at("elm", 1, "t/20/x", later)},
+			latest[int64]{2, "oak", after},
+			latest[uint64]{20, "elm", later},
+		},
+		"OfAKindWithStatusButNoGeneration": {
+			[2]records.Result{at("oak", 2, "t/d5/x/10", after), at("elm", 1, "t/d9/x/20", later)},
 			latest[int64]{2, "oak", after},
 			latest[uint64]{20, "elm", later},
 		},
@@ -161,7 +166,7 @@ func TestTheLatestRecordsCount(t *testing.T) {
 				one := p.newest["b"]
 				one = one.after(confirmed)
 				if tc.generation.cluster == "" {
-					one.generation.cluster = "" // either
+					one.generation.cluster = "" // either of the two
 				}
 				if one.generation != tc.generation || one.of("t") != tc.version {
 					t.Errorf("in the order %v the generation is %+v and the version %+v, want %+v and %+v",
@@ -172,7 +177,7 @@ func TestTheLatestRecordsCount(t *testing.T) {
 	}
 }
 
-// A worker does not wait for another one that compares with the hub: its removal is planned again.
+// A worker does not wait while another one compares with the hub. Its removal is planned again.
 func TestComparingBlocksNoOtherWorker(t *testing.T) {
 	p := &past{applier: &Applier{restore: &restore{}}}
 	p.add(records.Result{Binding: "b", Cluster: "oak", Generation: 1, Time: time.Now()})

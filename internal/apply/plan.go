@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +19,7 @@ import (
 // Object names an object in a member.
 type Object = manifest.Object
 
+// objectOf returns the resource, namespace and name of an object of the mirror.
 func objectOf(o mirror.Object) Object {
 	return Object{Resource: o.Resource, Namespace: o.Namespace, Name: o.Name}
 }
@@ -33,8 +35,8 @@ const (
 	Leave                // the binding is deleted, and its copies stay without our marks
 )
 
-// Foreign is what may be done with an object that this hub did not create and that is where a
-// copy is to be.
+// Foreign says what may be done with an unmanaged object that exists in the place of a copy. This
+// hub did not create such an object.
 type Foreign int
 
 // The values of Foreign.
@@ -44,16 +46,17 @@ const (
 	TakeOver                // the object becomes a copy, and gets the manifest
 )
 
-// Wanted is what a binding wants of one cluster.
+// Wanted is the state that a binding requires in one cluster.
 type Wanted struct {
 	Intent Intent
 	// Decided is false while the placement is for another generation of the template, or was
 	// decided without knowing the Cluster. Nothing is done then.
 	Decided bool
-	// Reason and Message say why Manifest is nil. Reason is empty if there is a manifest.
+	// Reason and Message say why a copy that is to be placed has no Manifest. Without a Reason nothing
+	// is reported: Decided is then false, because the namespace on the hub is unknown.
 	Reason, Message string
-	// Object is where the manifest belongs, Digest its digest, and Source what it is rendered
-	// from.
+	// Object names the object that Manifest describes. Digest is the digest of Manifest, and Source
+	// describes the template from which it is rendered.
 	Object   Object
 	Manifest *unstructured.Unstructured
 	Digest   string
@@ -62,23 +65,23 @@ type Wanted struct {
 	// Security are the Pod Security labels of the hub's namespace.
 	Security map[string]string
 	// Keeps is true if the copies lose our marks, and are not deleted, once the binding does not
-	// name the cluster any more. That is so for a PersistentVolumeClaim that is placed only as the
-	// dependency of a workload: nobody asked to delete its data. It is also so where objects need
-	// the copy whose template was deleted with propagation Orphan, so that they stayed in the
-	// cluster.
+	// name the cluster any more. It is true for a PersistentVolumeClaim that is placed only as the
+	// dependency of a workload, because no user has requested to delete its data. It is also true
+	// for a dependency of objects that stayed in the cluster, because their template was deleted
+	// with propagation Orphan.
 	Keeps bool
 	// Held is true if the copies have to stay for now in a cluster that the binding does not name
 	// any more; see Release.
 	Held bool
 	// Suspended is the reason why the placement holds back all writes to the cluster, and
-	// SuspendedMessage explains it; empty: writes are not held back. The deletion of a binding is
-	// never held back.
+	// SuspendedMessage explains the reason. If Suspended is empty, writes are not held back. The
+	// deletion of a binding is never held back.
 	Suspended, SuspendedMessage string
 	// Work is the work of a template that ends, such as a Job.
 	Work Work
 }
 
-// Owner says which binding an object belongs to by its mark.
+// Owner says which binding an object belongs to, according to the label on the object.
 type Owner int
 
 // The values of Owner.
@@ -89,28 +92,30 @@ const (
 	Going                // another binding, which is being deleted
 )
 
-// Copy is an object in the cluster that carries a binding's mark.
+// Copy is an object in the cluster that carries a binding's mark, with the meaning of the mark. In
+// Seen.AtObject the object may also be unmarked; then all other fields are zero.
 type Copy struct {
 	mirror.Object
 
 	Owner Owner
-	// Authentic is true if this hub made the mark, and ThisJoin if it did so since the cluster
-	// joined. Newer is true if the copy was made from a state that the hub does not have (yet, or
-	// any more).
+	// Authentic is true if this hub made the mark. ThisJoin is true if the hub made the mark since
+	// the cluster joined. Newer is true if the copy was made from a later state of the binding or
+	// template than the hub has. Then the cache of the hub is late, or the hub was restored.
 	Authentic, ThisJoin, Newer bool
 }
 
 // Seen is what is known of the cluster for a binding.
 type Seen struct {
 	Reachable bool
-	// Lost is true if the cluster is known not to answer. Right after a start it is false, for
-	// that is not known yet.
+	// Lost is true if the cluster is known not to answer. Right after a start of this process it
+	// is false, because the state of the cluster is not known yet.
 	Lost bool
 	// Listed is true if every copy that the cluster may have is known. Problem says why the
-	// cluster cannot list the type; empty: the list works, or is being read.
+	// cluster cannot list the type. It is empty if the list works or is being read.
 	Listed  bool
 	Problem string
-	// At says whether an object is where the manifest belongs, and AtObject is that object.
+	// At says whether the cluster has the object that Wanted.Object names, and AtObject is that
+	// object.
 	At       presence.Presence
 	AtObject Copy
 	// OurNamespace is true for a Namespace that this hub created in the cluster for other copies.
@@ -123,19 +128,20 @@ type Seen struct {
 // Known is what earlier actions in the cluster have shown. The zero value knows nothing.
 type Known struct {
 	Now time.Time
-	// Digest is that of the manifest that was applied last, and Fields the hash of the fields that
-	// were ours then. A different hash later means that somebody took fields from us.
+	// Digest is the digest of the manifest that was applied last. Fields is the hash of the fields
+	// that this hub managed after that apply. A different hash later means that another manager
+	// has taken fields.
 	Digest string
 	Fields uint64
 	// Drifted is true if others changed the copy since Digest was applied.
 	Drifted bool
 	// Applied is true if the cluster was seen to have Digest.
 	Applied bool
-	// Note says what the cluster changed of the manifest; empty: the cluster has the manifest as
-	// it was applied.
+	// Note says which fields of the manifest the cluster changed. It is empty if the cluster has
+	// the manifest as it was applied.
 	Note string
-	// Refused is the digest of the manifest that the cluster rejected. It is not sent again before
-	// RetryAt.
+	// Refused is the digest of the manifest that the cluster rejected. The manifest is not sent
+	// again before RetryAt.
 	Refused string
 	RetryAt time.Time
 	// Judged identifies an unmanaged object that may not become a copy; see judgement.
@@ -153,13 +159,14 @@ type Known struct {
 	// Unsure is true if a request was never answered, so that the cluster may have a state that
 	// was not seen.
 	Unsure bool
-	// Restored is true while the hub seems to be restored from a backup and nobody confirmed that.
+	// Restored is true while the hub seems to be restored from a backup and no user has confirmed
+	// the restore.
 	Restored bool
-	// Surveyed is true once this process has checked, in every cluster that answers, whether a
+	// RestoreChecked is true once this process has checked, in every cluster that answers, whether a
 	// copy is newer than the hub.
-	Surveyed bool
-	// Fate is what is known of the copy that Wanted.Work.Mark describes, if that copy is not
-	// there.
+	RestoreChecked bool
+	// Fate is what is known of the copy that Wanted.Work.Mark describes, if that copy does not
+	// exist in the cluster any more.
 	Fate Fate
 }
 
@@ -190,12 +197,13 @@ const (
 	Recall // ask the cluster for the history of a copy that is not there
 )
 
+// verbs has the name of each Verb, in the order of the constants.
 var verbs = [...]string{
 	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Compare", "Inspect", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
 	"Begin", "Recall",
 }
 
-// writes reports whether the verb may change the cluster.
+// writes reports whether an action with the verb may change the cluster, or begins work there.
 func (v Verb) writes() bool {
 	switch v {
 	case Create, Update, Repair, Judge, Delete, Unmark, Begin:
@@ -211,27 +219,31 @@ func (v Verb) String() string { return verbs[v] }
 // Action is one step. Actions are done in order; an action that fails ends the list.
 type Action struct {
 	Verb Verb
-	// Copy is the object for Suspect, Compare, Inspect, Judge, Delete, Unmark, Update and Repair,
-	// and for Begin the object that does the work already, without a UID if there is none. Create
-	// and Ask use Wanted.Object.
+	// Copy is the object for Suspect, Compare, Inspect, Judge, Delete, Unmark, Update and Repair.
+	// For Begin it is the object that does the work already. It has no UID if there is no such
+	// object. Create and Ask use Wanted.Object.
 	Copy mirror.Object
-	// Reason and Message are those of Report. ReasonFullyApplied means that the manifest is
-	// applied.
+	// Reason and Message are the result that Report reports. ReasonFullyApplied means that the
+	// manifest is applied.
 	Reason, Message string
 	// After is the delay of Retry; 0: exponential backoff.
 	After time.Duration
 }
 
-// surveyLook is the delay before a removal is planned again that waits for Known.Surveyed.
-const surveyLook = 500 * time.Millisecond
+// restoreCheckRetry is the delay before Plan is called again for a removal that waits for
+// Known.RestoreChecked.
+const restoreCheckRetry = 500 * time.Millisecond
 
-// Plan returns what to do for a binding in one cluster. It is pure.
+// Plan returns the actions for a binding in one cluster, in order. Without actions, there is
+// nothing to do, or an event will cause the next call. Plan is a pure function.
 func Plan(w Wanted, s Seen, k Known) []Action {
 	return untilSettled(planSuspended(w, s, k), k)
 }
 
-// planSuspended returns the actions at the pace at which a copy may be put back, without those
-// that Wanted.Suspended holds back.
+// planSuspended returns the actions of plan, after pace has replaced a write that would put a copy
+// back too early. If Wanted.Suspended is set and an action writes, one report of that reason
+// replaces this action, all later actions and all other reports. The plan of a deleted binding is
+// not suspended.
 func planSuspended(w Wanted, s Seen, k Known) []Action {
 	actions := pace(plan(w, s, k), w, k)
 	if w.Suspended == "" || w.Intent != Place && w.Intent != Vacate {
@@ -247,6 +259,8 @@ func planSuspended(w Wanted, s Seen, k Known) []Action {
 	return actions
 }
 
+// plan returns the actions without regard to suspension and to the pauses between writes that put a
+// copy back.
 func plan(w Wanted, s Seen, k Known) []Action {
 	if w.Intent != Place {
 		return planRemoval(w, s, k)
@@ -274,12 +288,14 @@ func plan(w Wanted, s Seen, k Known) []Action {
 	}
 }
 
+// report returns one Report with a reason and a message.
 func report(reason, message string) []Action {
 	return []Action{{Verb: Report, Reason: reason, Message: message}}
 }
 
-// planUnreachable reports on a cluster that does not answer. An applied manifest counts as
-// applied until the cluster shows otherwise.
+// planUnreachable returns the actions for a cluster that does not answer: a report. An applied
+// manifest counts as applied until the cluster shows otherwise. While it is unknown whether the
+// cluster answers, the action is a Retry.
 func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case k.Applied && k.Digest == w.Digest:
@@ -293,8 +309,8 @@ func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	}
 }
 
-// planUnlisted reports on a cluster that answers but cannot list the type. An applied manifest
-// counts as applied until the cluster shows otherwise.
+// planUnlisted returns the report for a cluster that answers but cannot list the type. An applied
+// manifest counts as applied until the cluster shows otherwise.
 func planUnlisted(w Wanted, s Seen, k Known) []Action {
 	if k.Applied && k.Digest == w.Digest {
 		return report(workv1alpha2.ReasonFullyApplied, k.note(w))
@@ -304,7 +320,8 @@ func planUnlisted(w Wanted, s Seen, k Known) []Action {
 		w.Object.Resource.GroupResource(), w.Object, s.Problem))
 }
 
-// planPresent plans where an object is at the place of the manifest.
+// planPresent returns the actions for a cluster that has an object in the place of the copy:
+// s.AtObject.
 func planPresent(w Wanted, s Seen, k Known) []Action {
 	o := s.AtObject
 	switch {
@@ -329,7 +346,7 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case o.Owner == Nobody, o.Digest != w.Digest, !o.ThisJoin:
 		return send(Update, w, k, o.Object)
 	case k.Digest != w.Digest && (k.Unsure || k.Digest != ""):
-		// Our own apply was never answered, so somebody may have changed the object right after it.
+		// An apply was never answered, so another client may have changed the object right after it.
 		return send(Update, w, k, o.Object)
 	case k.Digest == "":
 		// The digest shows what was applied, not what is there now. There is no record of the fields,
@@ -345,7 +362,8 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	return append(actions, planLeftovers(w, s, k)...)
 }
 
-// note returns what the cluster changed of the wanted manifest, as far as is known.
+// note returns what the cluster changed of the wanted manifest, as far as is known; "" if
+// another manifest was applied last.
 func (k *Known) note(w Wanted) string {
 	if k.Digest != w.Digest {
 		return ""
@@ -353,26 +371,34 @@ func (k *Known) note(w Wanted) string {
 	return k.Note
 }
 
+// restoredMessage is the message of results, events and errors while the hub seems to be restored.
 const restoredMessage = "the hub was restored from a backup, and the cluster has a newer version; " +
 	"nothing is deleted or rolled back until that is confirmed: run orrery server confirm-restore"
 
-// notPlaced says that an object exists that this hub did not place.
+// notPlaced returns the beginning of a conflict message: the wanted object exists, and this hub did
+// not place it.
 func notPlaced(w Wanted) string {
 	return fmt.Sprintf("%s exists and was not placed by this hub", w.Object)
 }
 
-// wayOut ends a message about a conflict with an unmanaged object.
+// wayOut ends the message about a conflict with an unmanaged object: what the user can do.
 const wayOut = "; make the template equal (orrery promote does), set conflictResolution: Overwrite in its policy, or delete the object in the cluster"
 
-// foreignMessage describes the conflict with an object without our mark, and how to end it.
-func foreignMessage(w Wanted) string {
-	if w.Foreign != Refuse {
-		return notPlaced(w) + wayOut
+// foreignMessage describes the conflict with an object without our mark, and how to end it. fields
+// are the fields of the manifest that others own, if they are known.
+func foreignMessage(w Wanted, fields ...string) string {
+	message := notPlaced(w)
+	if len(fields) > 0 {
+		message += "; there " + strings.Join(fields, " and ")
 	}
-	return notPlaced(w) + fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
+	if w.Foreign != Refuse {
+		return message + wayOut
+	}
+	return message + fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
 		"or if namespace %s of the hub has the label %s=true", w.Object.Namespace, workv1alpha2.AllowTakeOverLabel)
 }
 
+// conflict returns a report of ReasonConflict and a Retry.
 func conflict(message string) []Action {
 	return []Action{
 		{Verb: Report, Reason: workv1alpha2.ReasonConflict, Message: message},
@@ -381,8 +407,9 @@ func conflict(message string) []Action {
 	}
 }
 
-// send plans an apply of the manifest, or a wait if the cluster has just rejected that
-// manifest.
+// send returns an action that applies the manifest: verb is Create, Update or Begin, and o is the
+// existing copy, zero for none. If the cluster has rejected this manifest, send returns until
+// k.RetryAt only a Retry at that time.
 func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
 		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}}
@@ -390,8 +417,9 @@ func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 	return []Action{{Verb: verb, Copy: o}}
 }
 
-// planForeign plans for an object that this hub did not place. The object has to be read, but
-// not again before the object or the manifest changes.
+// planForeign returns the actions for an object in the place of the copy that this hub did not
+// place: Judge, which reads the object and decides whether it may become a copy. After a refusal it
+// only reports the conflict, until the object or the manifest changes.
 func planForeign(w Wanted, o Copy, k Known) []Action {
 	if k.Judged != "" && k.Judged == judgement(w, o.Object) {
 		actions := conflict(cmp.Or(k.JudgedMessage, foreignMessage(w)))
@@ -399,14 +427,15 @@ func planForeign(w Wanted, o Copy, k Known) []Action {
 		return actions
 	}
 	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
-		// It may be a copy that lost our marks.
+		// The cluster may have removed our marks from a copy: see task.unmarked.
 		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}}
 	}
 	return []Action{{Verb: Judge, Copy: o.Object}}
 }
 
-// judgement identifies the object and the manifest for which the decision was made that the
-// object may not become a copy. It is empty if the object is not known well enough.
+// judgement returns the value of Known.Judged for an object and a manifest. As long as the value is
+// equal, a refusal holds and the object is not judged again. It is "" if the resourceVersion of the
+// object is unknown.
 func judgement(w Wanted, o mirror.Object) string {
 	if o.ResourceVersion == "" {
 		return ""
@@ -418,8 +447,8 @@ func judgement(w Wanted, o mirror.Object) string {
 	return about
 }
 
-// planLeftovers removes copies of the binding that are in the cluster under another kind or
-// name.
+// planLeftovers returns the actions that remove copies of the binding that are in the cluster under
+// another kind, namespace or name than the wanted one.
 func planLeftovers(w Wanted, s Seen, k Known) []Action {
 	var actions []Action
 	for _, c := range s.Copies {
@@ -433,11 +462,13 @@ func planLeftovers(w Wanted, s Seen, k Known) []Action {
 	return actions
 }
 
-// leaves reports whether unwanted copies lose our marks instead of being deleted.
+// leaves reports whether copies that are not wanted lose our marks and stay. Otherwise they are
+// deleted.
 func (w *Wanted) leaves() bool { return w.Intent == Leave || w.Intent != Place && w.Keeps }
 
-// planRemoval removes all copies of a binding from the cluster: it deletes them or removes
-// their marks.
+// planRemoval returns the actions that remove all copies of a binding from the cluster: each is
+// deleted or loses its marks. Copies from an earlier join stay. It returns nothing while the
+// cluster does not answer or the copies are held. Once no copy is left it returns Forget.
 func planRemoval(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case !s.Reachable:
@@ -445,7 +476,7 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 	case w.Intent == Vacate && !w.Decided:
 		return []Action{{Verb: Retry}}
 	case w.Intent == Vacate && w.Held:
-		return nil // the event that Held waits for starts another plan
+		return nil // the event that ends the wait starts another plan
 	}
 	var actions []Action
 	left := false
@@ -464,7 +495,7 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 	case !s.Listed:
 		return append(actions, Action{Verb: Await})
 	case left:
-		return actions // the mirror reports when they are gone
+		return actions // when the copies are gone, the mirror reports that
 	case k.Unsure:
 		return []Action{{Verb: Ask}}
 	default:
@@ -472,15 +503,18 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 	}
 }
 
-// remove plans the removal of one copy. leave removes only the marks.
+// remove returns the action for one unwanted copy: Delete, or Unmark if leave is true or the object
+// was there before the hub. It returns nothing for a copy from an earlier join or one that is being
+// deleted. It returns a report or a Retry while a restore is suspected or not ruled out, and
+// Suspect for a copy newer than the hub.
 func remove(c Copy, leave bool, k Known) []Action {
 	switch {
 	case !c.ThisJoin || c.Deleting:
 		return nil
 	case k.Restored:
 		return report(workv1alpha2.ReasonHubRestored, restoredMessage)
-	case !k.Surveyed:
-		return []Action{{Verb: Retry, After: surveyLook}}
+	case !k.RestoreChecked:
+		return []Action{{Verb: Retry, After: restoreCheckRetry}}
 	case c.Newer:
 		return []Action{{Verb: Suspect, Copy: c.Object}}
 	case leave || c.Origin != "":

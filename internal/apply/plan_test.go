@@ -35,7 +35,7 @@ func placeWanted(change ...func(*Wanted)) Wanted {
 	return w
 }
 
-// ourCopy is a copy as it is to be.
+// ourCopy returns a copy as the binding wants it, with changes.
 func ourCopy(change ...func(*Copy)) Copy {
 	c := Copy{
 		Object: mirror.Object{
@@ -60,13 +60,13 @@ func at(c Copy, others ...Copy) Seen {
 
 func copies(all ...Copy) Seen { return Seen{Reachable: true, Listed: true, Copies: all} }
 
-// theirs is an object that carries no mark.
+// theirs turns a copy into an object without marks.
 func theirs(c *Copy) {
 	c.Object = mirror.Object{Cluster: "oak", Resource: configMaps, Namespace: "ns", Name: "a", UID: "u", ResourceVersion: "7"}
 	c.Owner, c.Authentic, c.ThisJoin = Nobody, false, false
 }
 
-// said is an action in one word, for tables: Report has its reason.
+// said returns each action as one word for tables; a Report as its reason.
 func said(actions []Action) []string {
 	out := []string{}
 	for _, a := range actions {
@@ -88,7 +88,7 @@ func TestPlanOfAPlacement(t *testing.T) {
 	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
 	const applied = workv1alpha2.ReasonFullyApplied
 	applies := Known{Now: now, Digest: "new", Fields: 1, Applied: true}
-	surveyed := func(k Known) Known { k.Surveyed = true; return k }
+	restoreChecked := func(k Known) Known { k.RestoreChecked = true; return k }
 	for name, tc := range map[string]struct {
 		wanted Wanted
 		seen   Seen
@@ -132,7 +132,7 @@ func TestPlanOfAPlacement(t *testing.T) {
 		"UnreachableAndApplied":           {placeWanted(), Seen{Lost: true}, applies, []string{applied}},
 		"UnreachableAndEdited":            {placeWanted(func(w *Wanted) { w.Digest = "newer" }), Seen{Lost: true}, applies, []string{workv1alpha2.ReasonClusterUnreachable}},
 		"NotAskedYet":                     {placeWanted(), Seen{}, Known{}, []string{"Retry"}},
-		"LeftUnderAnotherName":            {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "b", "v" })), surveyed(applies), []string{applied, "Delete b"}},
+		"LeftUnderAnotherName":            {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "b", "v" })), restoreChecked(applies), []string{applied, "Delete b"}},
 		"LeftSeenThroughAnotherAPI":       {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Resource.Group = "other" })), applies, []string{applied}},
 		"LeftOfAnEarlierJoin":             {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID, c.ThisJoin = "b", "v", false })), applies, []string{applied}},
 	} {
@@ -161,31 +161,31 @@ func TestPlanOfARemoval(t *testing.T) {
 		known  Known
 		want   []string
 	}{
-		"Vacated":                       {wants(Vacate), copies(ourCopy()), Known{Surveyed: true}, []string{"Delete a"}},
-		"VacatedAndHeld":                {wants(Vacate, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{Surveyed: true}, []string{}},
-		"VacatedByADecisionOfThePast":   {wants(Vacate, func(w *Wanted) { w.Decided = false }), copies(ourCopy()), Known{Surveyed: true}, []string{"Retry"}},
-		"VacatedOfAnEarlierJoin":        {wants(Vacate), copies(ourCopy(earlier)), Known{Surveyed: true}, []string{"Forget"}},
-		"VacatedAndAdopted":             {wants(Vacate), copies(ourCopy(adopted)), Known{Surveyed: true}, []string{"Unmark a"}},
-		"Removed":                       {wants(Remove), copies(ourCopy()), Known{Surveyed: true}, []string{"Delete a"}},
-		"RemovedAtOnceThoughItMoves":    {wants(Remove, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{Surveyed: true}, []string{"Delete a"}},
-		"RemovedOfAnEarlierJoin":        {wants(Remove), copies(ourCopy(earlier)), Known{Surveyed: true}, []string{"Forget"}},
-		"RemovedAndTakenOver":           {wants(Remove), copies(ourCopy(func(c *Copy) { c.Origin = workv1alpha2.OriginTakenOver })), Known{Surveyed: true}, []string{"Unmark a"}},
-		"RemovedAndGoing":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Deleting = true })), Known{Surveyed: true}, []string{}},
-		"RemovedAndNotListed":           {wants(Remove), Seen{Reachable: true, Copies: []Copy{ourCopy()}}, Known{Surveyed: true}, []string{"Delete a", "Await"}},
-		"RemovedAndCannotBeListed":      {wants(Remove), Seen{Reachable: true, Problem: "500"}, Known{Surveyed: true}, []string{workv1alpha2.ReasonListFails, "Await"}},
-		"RemovedAndNoOtherCanBeListed":  {wants(Remove), Seen{Reachable: true, Problem: "500", Copies: []Copy{ourCopy()}}, Known{Surveyed: true}, []string{"Delete a", workv1alpha2.ReasonListFails, "Await"}},
+		"Vacated":                       {wants(Vacate), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Delete a"}},
+		"VacatedAndHeld":                {wants(Vacate, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{RestoreChecked: true}, []string{}},
+		"VacatedByADecisionOfThePast":   {wants(Vacate, func(w *Wanted) { w.Decided = false }), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Retry"}},
+		"VacatedOfAnEarlierJoin":        {wants(Vacate), copies(ourCopy(earlier)), Known{RestoreChecked: true}, []string{"Forget"}},
+		"VacatedAndAdopted":             {wants(Vacate), copies(ourCopy(adopted)), Known{RestoreChecked: true}, []string{"Unmark a"}},
+		"Removed":                       {wants(Remove), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Delete a"}},
+		"RemovedAtOnceThoughItMoves":    {wants(Remove, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Delete a"}},
+		"RemovedOfAnEarlierJoin":        {wants(Remove), copies(ourCopy(earlier)), Known{RestoreChecked: true}, []string{"Forget"}},
+		"RemovedAndTakenOver":           {wants(Remove), copies(ourCopy(func(c *Copy) { c.Origin = workv1alpha2.OriginTakenOver })), Known{RestoreChecked: true}, []string{"Unmark a"}},
+		"RemovedAndGoing":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Deleting = true })), Known{RestoreChecked: true}, []string{}},
+		"RemovedAndNotListed":           {wants(Remove), Seen{Reachable: true, Copies: []Copy{ourCopy()}}, Known{RestoreChecked: true}, []string{"Delete a", "Await"}},
+		"RemovedAndCannotBeListed":      {wants(Remove), Seen{Reachable: true, Problem: "500"}, Known{RestoreChecked: true}, []string{workv1alpha2.ReasonListFails, "Await"}},
+		"RemovedAndNoOtherCanBeListed":  {wants(Remove), Seen{Reachable: true, Problem: "500", Copies: []Copy{ourCopy()}}, Known{RestoreChecked: true}, []string{"Delete a", workv1alpha2.ReasonListFails, "Await"}},
 		"RestoredAndCannotBeListed":     {wants(Remove), Seen{Reachable: true, Problem: "500", Copies: []Copy{ourCopy()}}, Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored, "Await"}},
-		"RemovedAndUnreachable":         {wants(Remove), Seen{Copies: []Copy{ourCopy()}}, Known{Surveyed: true}, []string{}},
-		"RemovedAndARequestIsOpen":      {wants(Remove), copies(), Known{Unsure: true, Surveyed: true}, []string{"Ask"}},
-		"RemovedAndNewer":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{Surveyed: true}, []string{"Suspect"}},
+		"RemovedAndUnreachable":         {wants(Remove), Seen{Copies: []Copy{ourCopy()}}, Known{RestoreChecked: true}, []string{}},
+		"RemovedAndARequestIsOpen":      {wants(Remove), copies(), Known{Unsure: true, RestoreChecked: true}, []string{"Ask"}},
+		"RemovedAndNewer":               {wants(Remove), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{RestoreChecked: true}, []string{"Suspect"}},
 		"RemovedAndTheHubIsRestored":    {wants(Remove), copies(ourCopy()), Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored}},
-		"ClaimLeavesACluster":           {keeps(Vacate), copies(ourCopy()), Known{Surveyed: true}, []string{"Unmark a"}},
-		"ClaimNobodyNeeds":              {keeps(Remove), copies(ourCopy()), Known{Surveyed: true}, []string{"Unmark a"}},
-		"Left":                          {wants(Leave), copies(ourCopy()), Known{Surveyed: true}, []string{"Unmark a"}},
-		"RemovedBeforeTheSurvey":        {wants(Remove), copies(ourCopy()), Known{}, []string{"Retry after 500ms"}},
-		"NothingLeft":                   {wants(Remove), copies(), Known{Surveyed: true}, []string{"Forget"}},
+		"ClaimLeavesACluster":           {keeps(Vacate), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Unmark a"}},
+		"ClaimNobodyNeeds":              {keeps(Remove), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Unmark a"}},
+		"Left":                          {wants(Leave), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Unmark a"}},
+		"RemovedBeforeTheRestoreCheck":  {wants(Remove), copies(ourCopy()), Known{}, []string{"Retry after 500ms"}},
+		"NothingLeft":                   {wants(Remove), copies(), Known{RestoreChecked: true}, []string{"Forget"}},
 		"VacatedAndTheHubIsRestored":    {wants(Vacate), copies(ourCopy()), Known{Restored: true}, []string{workv1alpha2.ReasonHubRestored}},
-		"VacatedWithWhatTheHubLacksYet": {wants(Vacate), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{Surveyed: true}, []string{"Suspect"}},
+		"VacatedWithWhatTheHubLacksYet": {wants(Vacate), copies(ourCopy(func(c *Copy) { c.Newer = true })), Known{RestoreChecked: true}, []string{"Suspect"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, said(Plan(tc.wanted, tc.seen, tc.known))); diff != "" {
@@ -224,7 +224,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// Where not all replicas fit that are asked for, no more leave than are there in their place.
+// If not all requested replicas fit, no more replicas leave than were replaced.
 func TestReleaseWhenNotAllFit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		placements []Placement
@@ -243,8 +243,8 @@ func TestReleaseWhenNotAllFit(t *testing.T) {
 	}
 }
 
-// What is available never falls below the smaller of what is wanted and what was available
-// before, whatever moves where and whatever becomes available in between.
+// The available replicas never fall below the smaller of the wanted ones and those that were
+// available before, for any moves and any replacements.
 func FuzzRelease(f *testing.F) {
 	f.Add([]byte{0, 5, 5, 0, 5, 0, 0, 1})
 	f.Add([]byte{2, 6, 8, 1, 8, 0, 5, 1, 0, 3, 3, 0})
@@ -262,7 +262,7 @@ func FuzzRelease(f *testing.F) {
 		for _, p := range placements {
 			wanted += p.Wanted
 		}
-		wanted += int32(len(data) % 4 * 3) // which do not fit anywhere
+		wanted += int32(len(data) % 4 * 3) // more are wanted than fit
 		stay := Release(placements, wanted)
 		for _, p := range placements {
 			if !p.Current && p.Moving == 0 {
@@ -273,7 +273,7 @@ func FuzzRelease(f *testing.F) {
 				if left < 0 || left > p.Moving {
 					t.Errorf("%s: %d of %d stay", p.Cluster, left, p.Moving)
 				}
-				p.Available = max(0, p.Available-(p.Moving-left)) // the worst choice of what goes
+				p.Available = max(0, p.Available-(p.Moving-left)) // the worst case
 			}
 			after += p.Available
 		}
@@ -323,8 +323,8 @@ func newInhabitant(kind, name string, uid types.UID, placed bool, owners ...type
 	return inhabitant{member.API{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, Resource: resource}, o, placed}
 }
 
-// TestPlanHoldsBack: where changes are held back, nothing that a placement asks for is written, whatever is found; what is there
-// as wanted is reported as such, and what goes with its template goes.
+// TestPlanHoldsBack: while changes are suspended, no plan of a placement writes anything, for
+// any observed state. A copy as wanted is reported as applied, and removals go on.
 func TestPlanHoldsBack(t *testing.T) {
 	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
 	seen := []Seen{
@@ -341,12 +341,12 @@ func TestPlanHoldsBack(t *testing.T) {
 		seen = append(seen, at(ourCopy(change)))
 	}
 	known := []Known{
-		{Now: now, Surveyed: true},
-		{Now: now, Surveyed: true, Digest: "new", Fields: 1, Applied: true},
-		{Now: now, Surveyed: true, Unsure: true},
-		{Now: now, Surveyed: true, Digest: "old", Fields: 1},
+		{Now: now, RestoreChecked: true},
+		{Now: now, RestoreChecked: true, Digest: "new", Fields: 1, Applied: true},
+		{Now: now, RestoreChecked: true, Unsure: true},
+		{Now: now, RestoreChecked: true, Digest: "old", Fields: 1},
 		{Now: now},
-		{Now: now, Surveyed: true, Restored: true},
+		{Now: now, RestoreChecked: true, Restored: true},
 	}
 	held, written := 0, 0
 	for _, s := range seen {

@@ -10,8 +10,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestPlansOncePerVersion: what a binding wants of a cluster is gathered and planned for once for each version of it. Neither the copy,
-// nor placement that tells of the decision that was acted on, nor a status, nor the end of a move has it planned for again and again.
+// TestPlansOncePerVersion: each version of a binding is planned once for each cluster. Events
+// of the copy, of the decision that was acted on, of a status and of the end of a move do not
+// repeat the plan again and again.
 func TestPlansOncePerVersion(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -33,13 +34,13 @@ func TestPlansOncePerVersion(t *testing.T) {
 			}
 		}
 	}
-	place("first") // makes the namespaces, and has the type mirrored
+	place("first") // creates the namespaces, and makes the mirror list the type
 
 	b := place("a")
 	f.applier.decided(client.ObjectKeyFromObject(b))
 	b.Status.Counts = &workv1alpha2.ClusterCounts{Total: 2}
 	f.must(f.hub.Status().Update(t.Context(), b))
-	place("b") // after which all of a's events were seen
+	place("b") // by now all events of a were handled
 	planned("a new binding", b, map[string]int{"oak": 1, "elm": 1})
 
 	f.edit(b, func(s *workv1alpha2.BindingSpec) { s.PlacementHash = "another" })
@@ -47,7 +48,7 @@ func TestPlansOncePerVersion(t *testing.T) {
 	f.result(b, "elm", workv1alpha2.ReasonFullyApplied)
 	planned("a new generation", b, map[string]int{"oak": 2, "elm": 2})
 
-	// A move ends, and placement has not taken its task off the binding yet.
+	// A move ended, and placement has not yet removed its task from the binding.
 	copied := f.data(oak, ns, "a", "1")
 	f.move(b, "elm")
 	f.gone(oak, copied)

@@ -19,8 +19,9 @@ import (
 )
 
 // remove deletes a copy. The copies of a deleted binding are deleted with the propagation with
-// which its template was deleted. Copies that move out of a cluster, or are left over, are
-// deleted in the background.
+// which its template was deleted. Copies that move out of a cluster, or are left over, are deleted
+// in the background. A copy that moves out is deleted only in the state in which it was seen. The
+// result for the cluster also gets an error of the request.
 func (t *task) remove(ctx context.Context, o mirror.Object) error {
 	propagation := metav1.DeletePropagationBackground
 	if t.wanted.Intent == Remove {
@@ -35,13 +36,14 @@ func (t *task) remove(ctx context.Context, o mirror.Object) error {
 	return err
 }
 
-// propagation returns the propagation for the copies of a deleted binding. The garbage
-// collector of the hub may delete a binding before the deletion of its template is observed:
-// then the template is read. An error means that the propagation is not known yet.
+// propagation returns the propagation with which the copies of a deleted binding are deleted: that
+// of its template. The garbage collector of the hub may delete a binding before the deletion of its
+// template is observed; then propagation reads the template. An error means that it is not known
+// yet.
 func (a *Applier) propagation(ctx context.Context, b *workv1alpha2.ResourceBinding) (metav1.DeletionPropagation, error) {
 	_, state := a.template(b)
-	if told := binding.Propagation(b, a.templates.Deletion(b.Spec.Resource.UID)); told != "" {
-		return told, nil
+	if propagation := binding.Propagation(b, a.templates.Deletion(b.Spec.Resource.UID)); propagation != "" {
+		return propagation, nil
 	}
 	if state == presence.Absent || !b.Spec.OwnerReferenced {
 		return metav1.DeletePropagationBackground, nil

@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// collected takes the garbage collector's finalizer off a copy that is being deleted, as that does in a cluster, and waits until the copy
-// is gone.
+// collected removes the finalizers of a copy that is being deleted, as the garbage collector of
+// a cluster does, and waits until the copy is gone.
 func (f *fleet) collected(c client.Client, ns, name string) {
 	f.t.Helper()
 	f.eventually("the copy "+name+" is gone", func() error {
@@ -34,8 +34,9 @@ func (f *fleet) collected(c client.Client, ns, name string) {
 	})
 }
 
-// The copies of a deleted binding are deleted with the propagation with which its template was: those in clusters that do not answer
-// meanwhile, too. Everything else is deleted in the background.
+// The copies of a deleted binding are deleted with the propagation of the deletion of its
+// template, even in clusters that do not answer at first. All other deletions are in the
+// background.
 func TestDeletionsCarryThePropagation(t *testing.T) {
 	const orphan, foreground, background = metav1.DeletePropagationOrphan, metav1.DeletePropagationForeground, metav1.DeletePropagationBackground
 	f := newFleet(t)

@@ -15,10 +15,12 @@ import (
 // putBacks counts the writes that put a copy back, and contests how often a copy became
 // contested.
 var (
+	// putBacks counts, by cluster, the writes that put a copy back.
 	putBacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "orrery_apply_put_backs_total",
 		Help: "Applies of a manifest that the cluster had before, because somebody changed or deleted the copy there since.",
 	}, []string{"cluster"})
+	// contests counts, by cluster, how often a copy became contested: it was put back again and again.
 	contests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "orrery_apply_contests_total",
 		Help: "Copies that became contested: they were put back again and again.",
@@ -27,15 +29,15 @@ var (
 
 func init() { metrics.Registry.MustRegister(putBacks, contests) } //nolint:gochecknoinits // where controller-runtime's own metrics register
 
-// Contest returns why the copy of a binding in a cluster is contested, as far as this process
-// has seen; the zero value if it is not.
+// Contest returns why the copy of a binding in a cluster is contested, as far as this process has
+// seen; the zero value if the copy is not contested. The status reports it.
 func (a *Applier) Contest(binding types.UID, cluster string) Contest {
 	s, _ := a.results.get(binding, cluster)
 	return s.contest
 }
 
-// uncontested resets the state of a copy whose last write that put it back does not count any
-// more, and returns the new state.
+// uncontested returns the state s. If no write has put the copy back within PutBackMemory, it first
+// resets the remembered writes and the contest, in s and in the results.
 func (t *task) uncontested(s state, now time.Time) state {
 	if s.acts.PutBacks == 0 || now.Sub(s.acts.PutBack) <= PutBackMemory {
 		return s
@@ -45,14 +47,16 @@ func (t *task) uncontested(s state, now time.Time) state {
 	return s
 }
 
-// prior is the state before an apply.
+// prior is the state of a copy before an apply. putsBack is true if the apply puts the copy back;
+// unread is true if the copy could not be read.
 type prior struct {
 	putsBack bool
 	live     *unstructured.Unstructured // the copy before; nil: there was none, or it was not read
 	unread   bool
 }
 
-// prior reads the copy that an apply is about to put back.
+// prior returns the state of the copy before an apply. It reads the copy only if the apply is with
+// force and puts the copy back. An error is only logged, and sets unread.
 func (t *task) prior(ctx context.Context, force bool) prior {
 	s, _ := t.queue.applier.results.get(t.binding.UID, t.queue.name())
 	b := prior{putsBack: putsBack(t.wanted, s.acts)}
@@ -70,8 +74,9 @@ func (t *task) prior(ctx context.Context, force bool) prior {
 	return b
 }
 
-// losses returns what a copy had lost before a manifest was applied; nil if the copy could not
-// be read.
+// losses returns what a copy had lost before a manifest was applied: fields, the whole copy (a loss
+// without a path) if there was none, or its ownership (hub) if another hub had applied it. It is
+// nil if the copy could not be read.
 func (t *task) losses(b prior, sent, applied *unstructured.Unstructured) []loss {
 	switch {
 	case b.unread:
@@ -85,8 +90,9 @@ func (t *task) losses(b prior, sent, applied *unstructured.Unstructured) []loss 
 	}
 }
 
-// wrote records an apply. If it put the copy back, the write counts. If the manifest is another
-// one, contests end of fields that are not in it.
+// wrote records an apply, in the state and the metrics. If the apply put the copy back, it counts
+// as such a write. After an apply of another manifest, the earlier writes count only for fields
+// that the hub still owns. Then wrote decides whether the copy is contested.
 func (t *task) wrote(b prior, sent, applied *unstructured.Unstructured) {
 	now, cluster := t.queue.applier.now(), t.queue.name()
 	var lost []loss

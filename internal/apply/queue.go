@@ -25,6 +25,7 @@ const (
 	// of the member allows less while the cluster is overloaded.
 	workers = 16
 
+	// firstRetry and lastRetry bound the exponential backoff of an item.
 	firstRetry, lastRetry = time.Second, 30 * time.Second
 
 	// callTimeout is how long a member may take to answer.
@@ -39,13 +40,14 @@ var calls = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(calls) } //nolint:gochecknoinits // where controller-runtime's own metrics register
 
-// item is what is reconciled in one cluster: a binding, or else a namespace.
+// item is what a clusterQueue reconciles in its cluster: a binding or, if namespace is not "", a
+// namespace.
 type item struct {
 	binding   types.NamespacedName
 	namespace string
 }
 
-// clusterQueue reconciles bindings and namespaces in one cluster.
+// clusterQueue reconciles bindings and namespaces in one cluster, with several workers.
 type clusterQueue struct {
 	applier *Applier
 	member  *member.Member
@@ -53,8 +55,8 @@ type clusterQueue struct {
 	client  manifest.Client
 	items   *queue.Queue[item]
 
-	// working is held for reading while an item is done. Leave takes it for writing to wait for
-	// all items that began earlier.
+	// working is held for reading while a worker does an item. Applier.Leave takes it for writing, to
+	// wait for all items that began earlier.
 	working sync.RWMutex
 	// creating keeps workers from creating the same namespace at once. Workers for other
 	// namespaces do not wait.
@@ -67,6 +69,8 @@ type clusterQueue struct {
 	// waiting has the items that wait until the mirror has listed a type.
 	waiting map[schema.GroupResource]sets.Set[item]
 	last    traits
+	// emptied counts the workers that may be deleting a namespace, by its name; see empties.
+	emptied map[string]int
 	// deferred is true if items were skipped because it was not known whether the cluster answers.
 	deferred bool
 
@@ -83,6 +87,8 @@ type traits struct {
 	labels     string
 }
 
+// newClusterQueue returns a queue for a member, without starting it. It returns an error if no
+// client can be made from the member's configuration.
 func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
 	c, err := manifest.NewClient(m.Config(), manifest.Options{
 		FieldManager: workv1alpha2.FieldManager, Timeout: callTimeout,
@@ -94,6 +100,7 @@ func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
 	q := &clusterQueue{
 		applier: a, member: m, uid: m.Cluster().UID, client: c,
 		waiting:  map[schema.GroupResource]sets.Set[item]{},
+		emptied:  map[string]int{},
 		labelled: labelWrites{written: map[string]labelWrite{}},
 		last:     traitsOf(m),
 	}
@@ -103,12 +110,14 @@ func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
 
 func (q *clusterQueue) name() string { return q.member.Name() }
 
-// run works until the queue is closed.
+// run works until ctx ends or the queue is closed.
 func (q *clusterQueue) run(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("cluster", q.name())
 	q.items.Run(logr.NewContext(ctx, log))
 }
 
+// do reconciles an item. It skips the item if the cluster leaves, if this queue was replaced or
+// removed, or while it is unknown whether the cluster answers.
 func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 	q.working.RLock()
 	defer q.working.RUnlock()
@@ -124,8 +133,8 @@ func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 	return q.reconcile(ctx, i.binding)
 }
 
-// asking reports whether it is not known yet if the cluster answers, as right after a start.
-// Items are skipped until then; memberChanged adds all of them again.
+// asking reports whether it is unknown whether the cluster answers, as right after a start. It then
+// also records that an item was skipped, so that memberChanged adds all items again.
 func (q *clusterQueue) asking() bool {
 	unknown := func() bool { return !q.member.Reachable() && !q.member.Lost() }
 	if !unknown() {
@@ -134,16 +143,18 @@ func (q *clusterQueue) asking() bool {
 	q.mu.Lock()
 	q.deferred = true
 	q.mu.Unlock()
-	return unknown() // memberChanged may have come before deferred was set
+	return unknown() // the member may have changed before deferred was set
 }
 
-// closed reports whether the cluster has another queue, or none.
+// closed reports whether this queue was replaced or removed, because the cluster left or joined
+// again.
 func (q *clusterQueue) closed() bool {
 	now, ok := q.applier.queue(q.name())
 	return !ok || now != q
 }
 
-// await reconciles an item once the mirror has listed a type.
+// await queues an item once the mirror has listed a type, or has failed to list it. If the type is
+// listed already, it queues the item at once.
 func (q *clusterQueue) await(gr schema.GroupResource, i item) {
 	q.mu.Lock()
 	if q.waiting[gr] == nil {
@@ -152,11 +163,11 @@ func (q *clusterQueue) await(gr schema.GroupResource, i item) {
 	q.waiting[gr].Insert(i)
 	q.mu.Unlock()
 	if q.applier.mirror.Synced(q.name(), gr) {
-		q.listed(gr) // it was listed meanwhile
+		q.listed(gr) // the type was listed meanwhile
 	}
 }
 
-// listed reconciles the items that wait for a type.
+// listed queues the items that wait for the list of a type.
 func (q *clusterQueue) listed(gr schema.GroupResource) {
 	q.mu.Lock()
 	items := q.waiting[gr]
@@ -167,7 +178,8 @@ func (q *clusterQueue) listed(gr schema.GroupResource) {
 	}
 }
 
-// addAll reconciles everything in the cluster.
+// addAll queues everything in the cluster: the bindings that name it or may have a copy in it, and
+// the namespaces that addNamespaces queues.
 func (q *clusterQueue) addAll() {
 	for _, name := range q.applier.bindings.In(q.name()) {
 		q.items.Add(item{binding: name})
@@ -187,6 +199,8 @@ func (q *clusterQueue) addAll() {
 	q.addNamespaces()
 }
 
+// addNamespaces queues the namespaces that this hub created in the cluster. With SpreadAll it also
+// queues every namespace that is to be in all members.
 func (q *clusterQueue) addNamespaces() {
 	marked, _ := q.applier.mirror.Namespaces(q.name())
 	for name, hub := range marked {
@@ -199,7 +213,9 @@ func (q *clusterQueue) addNamespaces() {
 	}
 }
 
-// memberChanged reconciles everything in the cluster if one of its traits changed.
+// memberChanged handles a change of the member. If a trait changed or items were skipped, it queues
+// everything in the cluster, unless the cluster is unreachable. If the labels or the generation of
+// the Cluster changed, it makes earlier results stale.
 func (q *clusterQueue) memberChanged() {
 	q.mu.Lock()
 	now, before, deferred := traitsOf(q.member), q.last, q.deferred
@@ -217,7 +233,8 @@ func (q *clusterQueue) memberChanged() {
 			}
 		}
 	}
-	// What was applied in a lost cluster counts as applied, as far as is known.
+	// What was applied counts as applied while a cluster is lost, so a lost cluster is not planned
+	// again.
 	if now.reachable || resumes {
 		q.addAll()
 	}

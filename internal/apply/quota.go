@@ -12,8 +12,9 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// watchQuotas warns the user who creates or changes a ResourceQuota on the hub that it limits
-// nothing there. It does not repeat the warning at a start.
+// watchQuotas records a Warning event on each ResourceQuota that a user creates or changes on
+// the hub: the quota limits nothing there. Quotas that existed at the start get no event.
+// synced reports whether they were read.
 func (a *Applier) watchQuotas(ctx context.Context, informers cache.Informers) (synced toolscache.InformerSynced, err error) {
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ResourceQuota"))
@@ -24,7 +25,7 @@ func (a *Applier) watchQuotas(ctx context.Context, informers cache.Informers) (s
 	synced, err = binding.Watch(ctx, informers, kind, metadata, func(before, after *metav1.PartialObjectMetadata) {
 		switch {
 		case after == nil || !after.DeletionTimestamp.IsZero():
-		case before == nil && !synced(): // it was there at the start
+		case before == nil && !synced(): // the quota existed at the start
 		case before != nil && before.ResourceVersion == after.ResourceVersion:
 		default:
 			a.recorder.Eventf(after, nil, corev1.EventTypeWarning, "QuotaNotEnforced", "Create", "%s",

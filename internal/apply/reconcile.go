@@ -2,10 +2,8 @@ package apply
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,33 +12,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/mirror"
-	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
-	"orrery.dev/orrery/internal/render"
 	"orrery.dev/orrery/internal/template"
 )
 
 // plansInARow bounds how often the result of an action leads to another plan at once.
 const plansInARow = 4
 
-// reconcile does what there is to do for a binding in this cluster.
+// reconcile plans and acts for a binding in this cluster, up to plansInARow times. The result says
+// when to plan again. It does nothing for a binding that is gone.
 func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName) queue.Next {
 	for range plansInARow {
-		b, ok := q.applier.bindings.Get(name)
+		b, ok := q.begin(name)
 		if !ok {
 			return queue.Next{}
 		}
 		next, again := q.once(ctx, b)
 		if _, ok := q.applier.bindings.ByUID(b.UID); !ok {
-			q.applier.results.forget(b.UID) // it was deleted meanwhile
+			q.applier.results.forget(b.UID) // the binding was deleted meanwhile
 			return queue.Next{}
 		}
 		if !again {
@@ -50,17 +46,46 @@ func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName)
 	return queue.Next{Backoff: true}
 }
 
-// once plans and acts once. again is true if the results require another plan.
+// begin returns the binding to plan for; false if it is gone. If the binding places an object in
+// this cluster, begin first records that the cluster may hold a copy, and then reads the binding
+// again. letGo reads in the other order: first the deleted binding, then the records. So either
+// letGo finds the record and keeps the finalizer, or begin returns the deleted binding. Otherwise a
+// copy could be written for a binding that is gone.
+func (q *clusterQueue) begin(name types.NamespacedName) (*workv1alpha2.ResourceBinding, bool) {
+	for {
+		b, ok := q.applier.bindings.Get(name)
+		if !ok {
+			return nil, false
+		}
+		if _, placed := binding.Target(b, q.name()); !placed || !b.DeletionTimestamp.IsZero() {
+			return b, true
+		}
+		q.applier.results.hold(name, b.UID, q.name())
+		switch now, ok := q.applier.bindings.Get(name); {
+		case ok && now.UID == b.UID:
+			return now, true
+		default:
+			q.applier.results.forget(b.UID) // the binding is gone
+		}
+	}
+}
+
+// once makes one plan for a binding and does its actions. It also records the version of the
+// template and the generation of the binding that the plan is for. again is true if the caller must
+// plan again at once; otherwise next says when.
 func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding) (next queue.Next, again bool) {
-	source, _ := q.applier.template(b)
-	s := q.applier.results.plan(b.UID, q.name(), versionOf(source))
-	if s.cluster != "" && s.cluster != q.uid { // of another Cluster with this name
+	// The changes are read before the revision, so that the result is stale if an input changes
+	// while the revision is read.
+	before, _ := q.applier.results.get(b.UID, q.name())
+	r := q.applier.revision(b)
+	s := q.applier.results.plan(b.UID, q.name(), r.Version)
+	if s.cluster != "" && s.cluster != q.uid { // the state is about another Cluster with this name
 		s = state{changes: s.changes}
 	}
-	t := &task{queue: q, binding: b, changes: s.changes}
+	t := &task{queue: q, binding: b, changes: before.changes}
 	now := q.applier.now()
 	s = t.uncontested(s, now)
-	t.wanted, t.source = q.wanted(ctx, b)
+	t.want(ctx, r)
 	decided := int64(0)
 	if t.wanted.Decided {
 		decided = b.Generation
@@ -70,9 +95,9 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
 	known := q.known(b, &t.wanted, s, now)
 	begins := t.wanted.Work.tracked() && t.wanted.Work.Older && seen.At != presence.Present || t.wanted.Work.asked()
-	// Otherwise nothing is removed, and nothing begins.
+	// Only a plan that may remove a copy or begin work needs the check for a restore.
 	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins {
-		known.Surveyed = q.applier.survey.done(ctx)
+		known.RestoreChecked = q.applier.restoreCheck.done(ctx)
 	}
 	actions := Plan(t.wanted, seen, known)
 	if len(actions) == 0 && !b.DeletionTimestamp.IsZero() {
@@ -85,7 +110,9 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	return next, again
 }
 
-// known returns the input of a plan from a state.
+// known returns the input of Plan about earlier actions: those in the state s, with the current
+// time, whether a restore is suspected, whether the copy is contested, and the fate of an earlier
+// copy. It does not set RestoreChecked.
 func (q *clusterQueue) known(b *workv1alpha2.ResourceBinding, w *Wanted, s state, now time.Time) Known {
 	known := s.acts
 	known.Now, known.Restored, known.Contested = now, q.applier.restore.Suspected(), s.contest != Contest{}
@@ -93,10 +120,10 @@ func (q *clusterQueue) known(b *workv1alpha2.ResourceBinding, w *Wanted, s state
 	return known
 }
 
-// reports plans again after the manifest was applied, with the same wanted state. If only
-// reports are left, it does them and returns true. Otherwise it does nothing, and the wanted
-// state has to be determined again. That is so after a change of an input, for work that is
-// tracked, where replicas move, and where the binding has other copies.
+// reports avoids another full plan after the manifest was applied. It plans with the same wanted
+// state, does the actions if all are reports, and returns true. It returns false, without an
+// action, if the wanted state must be determined again. That is so after a change of an input, for
+// work that is tracked, where replicas move, and if the binding has other copies.
 func (t *task) reports(ctx context.Context) bool {
 	q := t.queue
 	s, _ := q.applier.results.get(t.binding.UID, q.name())
@@ -113,125 +140,105 @@ func (t *task) reports(ctx context.Context) bool {
 	return true
 }
 
-// wanted returns what a binding wants of this cluster, and its template.
-func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBinding) (Wanted, *unstructured.Unstructured) {
-	a := q.applier
-	w := Wanted{Object: Object{Namespace: b.Namespace, Name: b.Spec.Resource.Name}}
-	target, placed := binding.Target(b, q.name())
-	switch {
-	case !b.DeletionTimestamp.IsZero() && b.Spec.PreserveResourcesOnDeletion:
-		w.Intent = Leave
-	case !b.DeletionTimestamp.IsZero():
-		w.Intent = Remove
-	case !placed:
-		w.Intent = Vacate
+// want sets t.wanted to what a revision of the binding wants of the cluster, and t.source and
+// t.version to the template of the revision and its version. It also records in the results how
+// many replicas the cluster keeps, and makes the mirror list the kind if the cluster is to get a
+// copy.
+func (t *task) want(ctx context.Context, r Revision) {
+	q, a := t.queue, t.queue.applier
+	s := a.snapshot(ctx, r, q.member)
+	a.release(s, true)
+	if s.places() && s.Reachable && s.Served == presence.Present {
+		a.mirror.Require(binding.Kind(r.Binding))
 	}
-	source, state := a.template(b)
-	w.Keeps = state != presence.Absent && (followingClaim(b) || binding.RequiredByOrphans(b, q.name()))
-	w.Source = a.sourceOf(b, source, q.uid)
-	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
-	w.Suspended, w.SuspendedMessage = suspended(b, q.name(), missing)
-	w.Decided = (state != presence.Present || source.GetGeneration() == b.Spec.Resource.Generation) &&
-		a.decisions.Knows(b.UID, b.Generation, q.name(), q.uid)
-	api, served := q.api(b)
-	w.Object.Resource = api.GroupVersionResource()
-	if w.Intent == Vacate && w.Suspended != "" {
-		a.results.leave(b.UID, q.name(), 0, 0) // all replicas stay
-	} else if w.Intent == Vacate {
-		w.Held = a.held(b, source, q.name())
-	}
-	if w.Intent == Vacate {
-		// A leaving cluster is taken out of bindings, perhaps before its member knows that it leaves.
-		// Leave decides what the cluster keeps.
-		w.Decided = w.Decided && !a.leaving(ctx, q.name(), q.uid)
-	}
-	if w.Intent != Place {
-		return w, source
-	}
-	// Unknown is not Absent, and an absent template ends its binding.
-	w.Decided = w.Decided && state == presence.Present
-	if !w.Decided {
-		return w, source
-	}
-	w.Work = a.work(b, source, q.name())
-	divided := binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source)
-	if !divided || w.Suspended != "" {
-		a.results.leave(b.UID, q.name(), 0, 0) // the copy keeps all its replicas
-	}
-	if q.member.Reachable() {
-		switch served {
-		case presence.Absent:
-			w.Reason = workv1alpha2.ReasonAPINotServed
-			w.Message = fmt.Sprintf("%s does not serve %s %s", q.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
-			return w, source
-		case presence.Unknown:
-			w.Reason = workv1alpha2.ReasonClusterUnreachable
-			w.Message = fmt.Sprintf("%s cannot say whether it serves %s %s", q.name(), b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
-			return w, source
-		case presence.Present:
-		}
-		a.mirror.Require(binding.Kind(b))
-	}
-	if divided && w.Suspended == "" {
-		target.Replicas = new(a.replicasFor(b, source, q.name(), *target.Replicas))
-	}
-	manifest, digest, err := a.renders.Render(render.Input{
-		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Shares: b.Spec.Clusters, Binding: b.UID,
-		Overrides: selecting, Completions: w.Work.Completions,
-	}, versionOf(source))
-	if err != nil {
-		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()
-		return w, source
-	}
-	if why := q.bounds(manifest.GetNamespace()); why != "" {
-		w.Reason, w.Message = workv1alpha2.ReasonRejected, why
-		return w, source
-	}
-	if b.Namespace != "" {
-		security, err := a.podSecurity(ctx, b.Namespace)
-		if err != nil {
-			w.Decided = false // the end of the namespace will end the binding
-			return w, source
-		}
-		if why := a.standard.Violation(manifest, security); why != "" {
-			w.Reason, w.Message = workv1alpha2.ReasonPodSecurity, why
-			return w, source
-		}
-		w.Security = security
-	}
-	w.Manifest, w.Digest = manifest, digest
-	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()
-	w.Foreign = q.foreign(ctx, b)
-	return w, source
+	t.wanted, t.source, t.version = Want(s, a.renders, a.standard), r.Template, r.Version
 }
 
-// suspended returns why a binding holds back writes to a cluster; "" if it does not.
-func suspended(b *workv1alpha2.ResourceBinding, cluster string, missing []types.NamespacedName) (reason, message string) {
-	switch {
-	case b.Spec.SuspendedOn(cluster):
-		return workv1alpha2.ReasonSuspended, "changes are held back: " + b.Spec.PolicyRef.Kind + " " + b.Spec.PolicyRef.Name + " suspends dispatching"
-	case len(missing) > 0:
-		kind := "OverridePolicy "
-		if missing[0].Namespace == "" {
-			kind = "ClusterOverridePolicy "
-		}
-		return workv1alpha2.ReasonOverrideMissing, "changes are held back until there is " + kind + strings.TrimPrefix(missing[0].String(), "/")
-	}
-	return "", ""
+// revision returns the latest revision of a binding: the template and override policies that the
+// hub has now.
+func (a *Applier) revision(b *workv1alpha2.ResourceBinding) Revision {
+	r := Revision{Binding: b}
+	r.Template, r.State = a.template(b)
+	r.Version = versionOf(r.Template)
+	r.Overrides, r.Missing = a.overrides.of(r.Template, binding.NeededOverrides(b))
+	return r
 }
 
-// leaving reports whether the Cluster is being deleted, was deleted, or cannot be read.
+// snapshot gathers the facts of a cluster on which the wanted content depends. release adds those
+// about the other clusters. It sends no request to the cluster.
+func (a *Applier) snapshot(ctx context.Context, r Revision, m *member.Member) *Snapshot {
+	b, c := r.Binding, m.Cluster()
+	s := &Snapshot{
+		Revision: r, Cluster: c, Reachable: m.Reachable(), Source: a.sourceOf(b, r.Template, c.UID),
+		Confirmed: a.decisions.Knows(b.UID, b.Generation, c.Name, c.UID),
+	}
+	s.API, s.Served = apiOf(m, b)
+	intent := s.intent()
+	if share, counted := s.share(); counted && (intent == Place || intent == Vacate) {
+		s.Copy, _ = a.placedAs(b, c.Name)
+		s.Unclaimed = a.unclaimed(r.Template, s.Copy, share)
+	}
+	switch intent {
+	case Vacate:
+		s.Leaving = a.leaving(ctx, c.Name, c.UID)
+		s.Needed = dependency(binding.Kind(b)) && (s.Unclaimed > 0 || evictedFrom(b, c.Name)) && a.neededBy(b, c.Name)
+	case Place:
+		s.Work = a.work(b, r.Template, c.Name)
+		s.OurNamespace = a.mirror.NamespaceMark(c.Name, b.Namespace) == a.hubID
+		if b.Namespace != "" {
+			s.Namespace, _ = a.hubNamespace(ctx, b.Namespace) // nil if it is unknown
+		}
+	case Remove, Leave:
+	}
+	return s
+}
+
+// release adds to a snapshot what the other clusters keep, if replicas move out of this cluster.
+// With record, it also records in the results how many replicas this cluster keeps, and whether it
+// waits to release some. If replicas are counted, release takes a.releasing, so that no other
+// cluster decides meanwhile.
+func (a *Applier) release(s *Snapshot, record bool) {
+	b, cluster := s.Binding, s.Cluster.Name
+	switch r := s.replicas(); {
+	case r == nil:
+		return
+	case !r.Counted:
+		if record {
+			a.results.leave(b.UID, cluster, r.Has, r.Keeps)
+		}
+		return
+	}
+	a.releasing.Lock()
+	defer a.releasing.Unlock()
+	if s.moves() && s.intent() == Place {
+		// The copy may have changed since the snapshot, which another cluster that decides may see.
+		share, _ := s.share()
+		s.Copy, _ = a.placedAs(b, cluster)
+		s.Unclaimed = a.unclaimed(s.Template, s.Copy, share)
+	}
+	if s.moves() { // otherwise it does not matter what the others keep, and there may be a thousand
+		s.Placements, s.Asked = a.placements(b, s.Template, cluster), a.asked(b, s.Template)
+	}
+	if r := s.replicas(); record {
+		a.results.leave(b.UID, cluster, r.Has, r.Keeps)
+		a.results.wait(b.UID, cluster, r.Waits)
+	}
+}
+
+// leaving reports whether the Cluster with this name and UID is being deleted, is gone, or cannot
+// be read.
 func (a *Applier) leaving(ctx context.Context, name string, uid types.UID) bool {
 	c := &clusterv1alpha1.Cluster{}
 	err := a.hub.Get(ctx, client.ObjectKey{Name: name}, c)
 	return err != nil || c.UID != uid || !c.DeletionTimestamp.IsZero()
 }
 
-// api returns how the cluster serves the kind of a binding, if necessary in another version
-// than that of the template. Such a version serves for copies that exist, but not for new ones:
-// then the presence is Absent.
-func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presence.Presence) {
-	apis := q.member.APIs()
+// apiOf returns how a cluster serves the kind of a binding. The presence is that of the template's
+// version. If the cluster serves only another version, the API is that version, for copies that
+// exist, and the presence is Absent, so that no copy is created. The API is zero if the cluster
+// serves no version.
+func apiOf(m *member.Member, b *workv1alpha2.ResourceBinding) (member.API, presence.Presence) {
+	apis := m.APIs()
 	api, served := apis.Kind(binding.Kind(b))
 	if served == presence.Absent {
 		other := slices.IndexFunc(apis.All(), func(a member.API) bool { return a.GroupVersionKind.GroupKind() == binding.Kind(b).GroupKind() })
@@ -242,27 +249,13 @@ func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presenc
 	return api, served
 }
 
-// foreign returns what may be done with unmanaged objects. A user who may write policies in a
-// namespace of the hub does not thereby own the namespaces with that name in members. So such a
-// policy takes objects only if this hub created the namespace, or an administrator allows that.
-func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBinding) Foreign {
-	switch {
-	case b.Spec.PolicyRef.Kind != policy.Kind("") &&
-		q.applier.mirror.NamespaceMark(q.name(), b.Namespace) != q.applier.hubID && !q.applier.takeOverAllowed(ctx, b.Namespace):
-		return Refuse
-	case b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite:
-		return TakeOver
-	default:
-		return Adopt
-	}
-}
-
-// seenOf returns what is known of the cluster for a binding.
+// seenOf returns what the mirror shows of the cluster for a binding, as input of Plan. If w has no
+// manifest, At and AtObject stay zero.
 func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	a := q.applier
 	s := Seen{Reachable: q.member.Reachable(), Lost: q.member.Lost()}
 	if s.Reachable {
-		s.Listed = q.complete(b) // before the copies, which it confirms to be complete
+		s.Listed = q.complete(b) // read before the copies, so that true covers all of them
 		if !s.Listed {
 			s.Problem = q.problem(b)
 		}
@@ -281,8 +274,9 @@ func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	return s
 }
 
-// copyOf returns a copy with what its marks mean to a binding. now is the source of a copy that
-// would be made now.
+// copyOf returns an object of the mirror together with what its marks mean for binding b. now is
+// the content of the mark that a copy would get now. Only Object is set for an object without
+// marks.
 func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mirror.Object) Copy {
 	c := Copy{Object: o}
 	if !o.Placed() {
@@ -300,14 +294,16 @@ func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mir
 		c.Authentic = true
 		c.ThisJoin = from.Cluster == now.Cluster
 		if c.Owner != Binding {
-			from.Placement = 0 // that of another binding
+			from.Placement = 0 // the mark has the generation of another binding
 		}
 		c.Newer = from.Newer(now)
 	}
 	return c
 }
 
-// sourceOf returns the source of a copy that would be made now.
+// sourceOf returns the content of the source mark (work.orrery.dev/source) that a copy would get
+// now, in the cluster with the given UID. If source, the template, is nil, the UID and the
+// generation of the template come from the binding.
 func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster types.UID) mark.Source {
 	s := mark.Source{
 		Template: b.Spec.Resource.UID, Generation: b.Spec.Resource.Generation, Epoch: a.restore.Epoch(),
@@ -315,16 +311,17 @@ func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured
 	}
 	if source != nil {
 		s.Template, s.Generation = source.GetUID(), source.GetGeneration()
-		// The version of the binding changes with its status.
+		// The resourceVersion of the binding would change with its status.
 		s.Version = version(source.GetResourceVersion())
 	}
 	return s
 }
 
-// complete reports whether the mirror knows every copy of the binding that may be in this
-// cluster.
+// complete reports whether the mirror knows every copy of the binding that may be in this cluster.
+// It makes the mirror list the type. It is true for a type that the cluster does not serve or that
+// has never had copies.
 func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
-	api, served := q.api(b)
+	api, served := apiOf(q.member, b)
 	switch {
 	case served == presence.Unknown:
 		return false
@@ -340,7 +337,7 @@ func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
 // problem returns why the cluster cannot list the kind of a binding; "" if the list works or is
 // being read.
 func (q *clusterQueue) problem(b *workv1alpha2.ResourceBinding) string {
-	api, served := q.api(b)
+	api, served := apiOf(q.member, b)
 	if served == presence.Unknown {
 		return q.member.APIs().Silent(binding.Kind(b).Group)
 	}
@@ -352,63 +349,14 @@ func (q *clusterQueue) problem(b *workv1alpha2.ResourceBinding) string {
 	return ""
 }
 
-// find looks up an object in the mirror.
+// find looks up an object of the cluster in the mirror. It sends no request.
 func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
 	return q.applier.mirror.Lookup(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name)
 }
 
-// held reports whether the copy of a binding must stay for now in a cluster that the binding
-// does not name any more.
-func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
-	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
-	o, there := a.placedAs(b, cluster)
-	moves := task || there && a.unclaimed(source, o, 0) > 0
-	needed := moves && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
-	a.releasing.Lock()
-	defer a.releasing.Unlock()
-	// A move without a target cluster is held. If no cluster matches any more, there is no
-	// eviction task.
-	nowhere := task && len(b.Spec.Clusters) == 0
-	held := moves && (needed || nowhere || Release(a.placements(b, source, cluster), a.asked(b, source))[cluster] > 0)
-	leaves := int32(0)
-	if held {
-		leaves = o.Replicas
-	}
-	a.results.leave(b.UID, cluster, o.Replicas, leaves)
-	a.results.wait(b.UID, cluster, held && !task)
-	return held
-}
-
-// replicasFor returns the replicas for a cluster with a share of them: replicas that move out
-// of it stay as long as necessary.
-func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, share int32) int32 {
-	a.releasing.Lock()
-	defer a.releasing.Unlock()
-	o, _ := a.placedAs(b, cluster)
-	n, waits := a.decideReplicas(b, source, cluster, o, share)
-	a.results.leave(b.UID, cluster, o.Replicas, n)
-	a.results.wait(b.UID, cluster, waits)
-	return n
-}
-
-// decideReplicas returns the replicas for a copy as replicasFor does, and whether replicas wait
-// that no eviction task names.
-func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, o mirror.Object, share int32) (n int32, waits bool) {
-	if o.Replicas <= share {
-		return share, false
-	}
-	unclaimed := a.unclaimed(source, o, share) > 0
-	if len(b.Spec.GracefulEvictionTasks) == 0 && !unclaimed {
-		return share, false
-	}
-	stay := Release(a.placements(b, source, cluster), a.asked(b, source))[cluster]
-	// A move never scales up the cluster that it leaves.
-	return max(share, min(o.Replicas, share+stay)), stay > 0 && unclaimed
-}
-
-// asked returns the number of replicas in the template if they are divided; 0 if each cluster
-// has all of them, or the object is placed nowhere and leaves. The share of a cluster in which
-// the work rests does not count.
+// asked returns the number of replicas in the template if they are divided among clusters, without
+// the shares of clusters in which the work rests. It is 0 if each cluster has all replicas, and if
+// the binding names no cluster.
 func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) int32 {
 	if b.Spec.Replicas == nil || !binding.Divided(b) || !countsReplicas(source) || len(b.Spec.Clusters)+len(b.Spec.GracefulEvictionTasks) == 0 {
 		return 0
@@ -422,8 +370,9 @@ func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Un
 	return max(0, n)
 }
 
-// rests reports whether the work of a binding has ended in a cluster, or does not begin there
-// any more. No replica is available there that a move could cost, now or later.
+// rests reports whether the work of a binding, such as a Job, has ended in a cluster or is not to
+// begin there any more. So no replica is available there that a move could cost. It is false
+// without a template.
 func (a *Applier) rests(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	if source == nil || !interpreter.Ends(binding.Kind(b).GroupKind()) && len(a.runs.of(b)) == 0 {
 		return false
@@ -432,7 +381,7 @@ func (a *Applier) rests(b *workv1alpha2.ResourceBinding, source *unstructured.Un
 	return w.rests() != ""
 }
 
-// placedAs returns the copy of a binding with the binding's name in a cluster; false if there
+// placedAs returns the copy of a binding in a cluster that has the template's name; false if there
 // is none.
 func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mirror.Object, bool) {
 	placed := a.mirror.PlacedOf(b.UID, cluster)
@@ -443,12 +392,11 @@ func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mir
 	return placed[i], true
 }
 
-// unclaimed returns the number of replicas of a copy above the share of its cluster, if the
-// copy was made from the current template, or from a later one that a restored hub lost. No
-// user scaled it down, so these replicas move even if no decision says so: the copy may be from
-// a decision that a restored hub does not know, or from an earlier join. A copy from an older
-// template may be above its share because a user scaled down; then the eviction tasks say what
-// moves.
+// unclaimed returns the number of replicas of copy o above the share of its cluster, which move
+// even without an eviction task. It is 0 unless the copy was made from the current template, or
+// from a later one that a restored hub lost. The excess then comes from a decision that a restored
+// hub does not know, or from an earlier join. A copy from an older template may exceed its share
+// because a user scaled the template down. For such a copy only eviction tasks say what moves.
 func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, share int32) int32 {
 	if source == nil || o.Deleting || o.Replicas <= share {
 		return 0
@@ -460,9 +408,10 @@ func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, 
 	return o.Replicas - share
 }
 
-// placements returns the current and wanted state of a binding in all clusters, for a cluster
-// (asks) that decides how much to release. Of other clusters it counts only the replicas that
-// stay after the writes that are under way.
+// placements returns the input of Release: the current and wanted state of a binding in all
+// clusters, sorted by name. asks is the cluster that decides how much to release. For other
+// clusters only the replicas count that stay after writes under way. Clusters where the work rests
+// are left out unless replicas move out of them. a.releasing must be held.
 func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, asks string) []Placement {
 	found, shrinks := map[string]mirror.Object{}, map[string]bool{}
 	for _, o := range a.mirror.Placed(b.UID) {
@@ -481,7 +430,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			o, there := found[cluster]
 			s, _ := a.results.get(b.UID, cluster)
 			r := s.current()
-			// What stays of a copy that releases replicas serves already, even before the write is done.
+			// The replicas that a shrinking copy keeps serve already, even before the write is done.
 			p = &Placement{Cluster: cluster, Current: there && r.Applied && !r.Stale && r.Digest == o.Digest || shrinks[cluster]}
 			if there && a.reachable(cluster) && !o.Deleting && !a.rests(b, source, cluster) {
 				p.Available = o.Available
@@ -493,7 +442,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	counted := countsReplicas(source)
 	for _, t := range b.Spec.Clusters {
 		if a.rests(b, source, t.Name) {
-			continue // nothing of it will be available there
+			continue // no replica will be available there
 		}
 		of(t.Name).Wanted = 1
 		if counted && t.Replicas != nil {
@@ -503,7 +452,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	for _, t := range b.Spec.GracefulEvictionTasks {
 		p := of(t.FromCluster)
 		if o, there := found[t.FromCluster]; there {
-			p.Moving = max(0, o.Replicas-p.Wanted) // what is still there
+			p.Moving = max(0, o.Replicas-p.Wanted) // the replicas that are still there
 			if counted && t.Replicas != nil {
 				p.Moving = min(p.Moving, *t.Replicas)
 			}
@@ -524,7 +473,8 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	return all
 }
 
-// countsReplicas reports whether the availability of an object is counted in replicas.
+// countsReplicas reports whether the availability of a template is counted in replicas, and not as
+// a whole as for a Job. It is false for nil.
 func countsReplicas(source *unstructured.Unstructured) bool {
 	if source == nil {
 		return false
@@ -534,15 +484,15 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 	return replicas != nil && asked == *replicas
 }
 
-// followingClaim reports whether a PersistentVolumeClaim is placed only because other objects
-// refer to it, and by no policy.
+// followingClaim reports whether a binding places a PersistentVolumeClaim that no policy selects,
+// only because other placed objects refer to it.
 func followingClaim(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0 && binding.Kind(b).GroupKind() == schema.GroupKind{Kind: "PersistentVolumeClaim"}
 }
 
-// neededBy reports whether a workload in the binding's namespace that also moves out of the
-// cluster is still there. A workload that the same policy claims moves with it, even if its own
-// binding does not say so yet.
+// neededBy reports whether a workload in the binding's namespace that also moves out of the cluster
+// is still there. The copy of a dependency, such as a Secret, stays until then. A workload that the
+// same policy claims counts as moving, even if its own binding does not say so yet.
 func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool {
 	here := map[types.UID]bool{}
 	for _, o := range a.mirror.PlacedIn(cluster) {
@@ -560,17 +510,17 @@ func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool
 			continue
 		}
 		_, stays := binding.Target(other, cluster)
-		moves := slices.ContainsFunc(other.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 		behind := b.Spec.PlacementHash != "" && other.Spec.PolicyRef == b.Spec.PolicyRef && other.Spec.PlacementHash != b.Spec.PlacementHash
 		o, there := a.placedAs(other, cluster)
-		if behind || !stays && (moves || there && a.unclaimed(source, o, 0) > 0) {
+		if behind || !stays && (evictedFrom(other, cluster) || there && a.unclaimed(source, o, 0) > 0) {
 			return true
 		}
 	}
 	return false
 }
 
-// template returns the template of a binding. An object with another UID counts as absent.
+// template returns the template of a binding from the cache, and Present. An object with another
+// UID than the binding names counts as Absent. The template is nil unless it is Present.
 func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	o, state := a.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state == presence.Present && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
@@ -579,7 +529,7 @@ func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstr
 	return o, state
 }
 
-// versionOf identifies the content of a template; "" if there is none.
+// versionOf returns the version that template.Version gives a template; "" for nil.
 func versionOf(source *unstructured.Unstructured) string {
 	if source == nil {
 		return ""

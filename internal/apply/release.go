@@ -22,7 +22,7 @@ type Placement struct {
 // is larger than what the clusters want if not all fit, and 0 if each cluster has all of them.
 // Where the binding wants replicas, only those of current copies count. Where replicas move
 // out, all available ones count. placements must have a stable order, or the clusters that may
-// release replicas would alternate.
+// release replicas would alternate. A cluster that is not in stay may release all that move.
 func Release(placements []Placement, asked int32) (stay map[string]int32) {
 	var wanted, available int32
 	for _, p := range placements {
@@ -44,7 +44,7 @@ func Release(placements []Placement, asked int32) (stay map[string]int32) {
 			continue
 		}
 		if p.Wanted == 0 {
-			stay[p.Cluster] = p.Moving // the object is removed as a whole or not at all
+			stay[p.Cluster] = p.Moving // a copy that is not wanted is removed as a whole or not at all
 			continue
 		}
 		stay[p.Cluster] = p.Moving - surplus

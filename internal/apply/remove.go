@@ -17,21 +17,27 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// delete deletes a placed object. If that would delete what others created in it, it only
-// removes our marks. With unchanged it deletes the object only in the state in which it was
-// seen, for since the decision more replicas of it may serve. propagation says what happens to
-// its dependents.
+// delete deletes a placed object. A Namespace or a CustomResourceDefinition contains other objects.
+// If other clients created some of these, delete only removes our marks from o, and records an
+// Event of the Cluster. If some of these will soon be gone, delete returns an error, and the caller
+// tries again. With unchanged, o is deleted only if it still has the resourceVersion of o, because
+// more replicas of it may serve by now. That also holds for every CustomResourceDefinition, which
+// may serve objects by now. propagation says what happens to the dependents; "" is Background. An
+// object that is being deleted or is gone is no error.
 func (q *clusterQueue) delete(
 	ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object, unchanged bool, propagation metav1.DeletionPropagation,
 ) error {
 	if o.Deleting {
-		return nil // its finalizers are at work
+		return nil // the object waits for its finalizers
+	}
+	if o.Resource.GroupResource() == namespaceResource.GroupResource() {
+		defer q.empties(o.Name)()
 	}
 	log := logr.FromContextOrDiscard(ctx).WithValues("object", objectOf(o).String())
 	held, pending, err := q.others(ctx, o)
 	switch {
 	case err != nil:
-		log.Info("not deleted yet: what is in it is not known", "error", err.Error())
+		log.Info("not deleted yet, and tried again: the objects in it are unknown", "error", err.Error())
 		return err
 	case len(held) > 0:
 		note := fmt.Sprintf("%s is kept in cluster %s, without our marks: it holds %s", objectOf(o), q.name(), some(held))
@@ -44,7 +50,7 @@ func (q *clusterQueue) delete(
 		return fmt.Errorf("%s waits for %s to go", objectOf(o), some(pending))
 	}
 	conditions := metav1.Preconditions{UID: &o.UID}
-	if unchanged {
+	if unchanged || o.Resource.GroupResource() == crdResource.GroupResource() {
 		conditions.ResourceVersion = &o.ResourceVersion
 	}
 	answer, err := q.client.Delete(ctx, objectOf(o), conditions, propagation)
@@ -65,14 +71,15 @@ func (q *clusterQueue) delete(
 	return nil
 }
 
+// gone reports to the mirror that a write showed that an object is gone.
 func (q *clusterQueue) gone(o mirror.Object) {
 	q.applier.mirror.ObserveDeleted(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name, o.UID)
 }
 
-// unmark removes our marks from a placed object. The annotation that stays names the template,
-// so that the object becomes a copy again when the cluster joins again. It also names the
-// Cluster that is being deleted (from, "" if the cluster stays): a hub that still has this
-// Cluster later was restored from a backup.
+// unmark removes our marks from a placed object, which becomes an orphan. OrphanAnnotation then
+// names the template, so that the object becomes a copy again when the cluster joins again. It also
+// names the Cluster that is being deleted (from; "" if the cluster stays): a hub that still has
+// this Cluster later was restored from a backup. An object that is gone is no error.
 func (q *clusterQueue) unmark(ctx context.Context, o mirror.Object, template, from types.UID) error {
 	orphan := mark.Orphan{Hub: q.applier.hubID, Template: template, Origin: o.Origin}
 	if source, err := q.applier.key().Verify(o.Source); err == nil && source.Template == template {

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/render"
 )
@@ -27,12 +27,13 @@ type Rendered struct {
 	Overrides []*render.Override
 }
 
-// Rendered renders what a binding wants a cluster to have now, as it is applied. It sends no
-// request and changes nothing.
-func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rendered {
-	target, placed := binding.Target(b, cluster)
+// Rendered returns the manifest that a binding wants a cluster to have now, for explanations. It
+// has the replicas that stay while they move. What the applier would refuse is refused with the
+// same message. Rendered sends no request to the cluster and changes nothing.
+func (a *Applier) Rendered(ctx context.Context, b *workv1alpha2.ResourceBinding, cluster string) Rendered {
+	_, placed := binding.Target(b, cluster)
 	m, joined := a.registry.Member(cluster)
-	source, state := a.template(b)
+	r := a.revision(b)
 	switch {
 	case !b.DeletionTimestamp.IsZero():
 		return Rendered{Message: "it is to be nowhere any more"}
@@ -40,38 +41,27 @@ func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rend
 		return Rendered{Message: "it is not placed there any more"}
 	case !joined:
 		return Rendered{Message: "the cluster is not joined"}
-	case state != presence.Present:
+	case r.State != presence.Present:
 		return Rendered{Message: "the hub does not know the object at present"}
 	}
-	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
-	// Without them the manifest would be another one, which is not to be applied.
-	if len(missing) > 0 {
-		_, message := suspended(b, cluster, missing)
+	s := a.snapshot(ctx, r, m)
+	s.Preview = true
+	// Without the missing policies the manifest would be another one, which is not to be applied.
+	if len(r.Missing) > 0 {
+		_, message := s.suspended()
 		return Rendered{Message: message}
 	}
-	r := Rendered{Overrides: slices.DeleteFunc(slices.Clone(selecting), func(v *render.Override) bool { return !v.Concerns(m.Cluster()) })}
-	if binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source) && !b.Spec.SuspendedOn(cluster) {
-		o, _ := a.placedAs(b, cluster)
-		a.releasing.Lock()
-		n, _ := a.decideReplicas(b, source, cluster, o, *target.Replicas)
-		a.releasing.Unlock()
-		target.Replicas = &n
+	a.release(s, false)
+	w := Want(s, a.renders, a.standard)
+	return Rendered{
+		Manifest: w.Manifest, Message: w.Message,
+		Overrides: slices.DeleteFunc(slices.Clone(r.Overrides), func(v *render.Override) bool { return !v.Concerns(s.Cluster) }),
 	}
-	manifest, _, err := a.renders.Render(render.Input{
-		Template: source, Cluster: m.Cluster(), Target: target, Divided: binding.Divided(b), Shares: b.Spec.Clusters, Binding: b.UID,
-		Overrides: selecting, Completions: a.work(b, source, cluster).Completions,
-	}, versionOf(source))
-	if err != nil {
-		r.Message = err.Error()
-		return r
-	}
-	r.Manifest = manifest
-	return r
 }
 
-// Selecting returns the override policies that select a template, in the order in which they
-// are applied. missing are those without which nothing of the binding is written. A nil binding
-// needs none.
+// Selecting returns the override policies that select a template, and those that the binding needs
+// by name, in the order in which they are applied. missing names needed policies that do not exist:
+// without them nothing of the binding is written. A nil binding needs none.
 func (a *Applier) Selecting(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (selecting []*render.Override, missing []types.NamespacedName) {
 	var needed []types.NamespacedName
 	if b != nil {
@@ -80,16 +70,17 @@ func (a *Applier) Selecting(o *unstructured.Unstructured, b *workv1alpha2.Resour
 	return a.overrides.of(o, needed)
 }
 
-// Waiting returns the clusters whose copies of a binding stay as they are until others are
-// available, without an eviction task.
+// Waiting returns the clusters, in no order, whose copies of a binding keep replicas until replicas
+// elsewhere are available, without an eviction task that says so.
 func (a *Applier) Waiting(binding types.UID) []string { return a.results.waiting(binding) }
 
-// Drift returns the fields of a manifest that have other values in a copy: Before is rendered,
-// After is the copy's. Fields that only the copy has, and those that it may keep despite the
-// manifest, are no drift.
+// Drift returns the fields of a manifest that have other values in a copy (live), sorted by path;
+// nil: there is no drift. In each, Before is the value in the manifest and After that in the copy;
+// a nil After means that the copy lacks the field. Fields that only the copy has, and those that it
+// may keep despite the manifest, are no drift.
 func Drift(manifest, live *unstructured.Unstructured) []fleetv1alpha1.FieldDifference {
 	var drift []fleetv1alpha1.FieldDifference
-	// The annotation is a mark of the manifest that was applied last.
+	// The digest annotation is a mark, and differs whenever another manifest was applied last.
 	digest := join("metadata.annotations", workv1alpha2.DigestAnnotation)
 	compareFields("", retained(manifest, live).Object, live.Object, func(path string, wanted, is any) {
 		if path != digest {
@@ -100,7 +91,7 @@ func Drift(manifest, live *unstructured.Unstructured) []fleetv1alpha1.FieldDiffe
 	return drift
 }
 
-// encoded returns a value of an object as JSON; nil if there is none.
+// encoded returns a value of an object as JSON; nil for nil.
 func encoded(value any) json.RawMessage {
 	if value == nil {
 		return nil

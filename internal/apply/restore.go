@@ -22,8 +22,10 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// The ConfigMap that says whether the hub was restored from a backup. A person confirms a
-// restore by setting state to Confirmed (orrery server confirm-restore).
+// RestoreConfigMap is the name of the ConfigMap, in the namespace
+// clusterv1alpha1.SecretNamespace, that says whether the hub was restored from a backup. Its
+// state is RestoreSuspected or RestoreConfirmed. A person confirms a restore by setting the
+// state (orrery server confirm-restore).
 const (
 	RestoreConfigMap = "hub-restore"
 
@@ -33,9 +35,10 @@ const (
 	RestoreConfirmed = "Confirmed"
 )
 
-// restore knows whether the hub was restored from a backup. While that is suspected nothing is
-// deleted or rolled back in members: a copy that the hub does not know may be all that is left
-// of a change.
+// restore knows whether the hub was restored from a backup, from the ConfigMap RestoreConfigMap.
+// While a restore is suspected, nothing is deleted or rolled back in members: a copy that the hub
+// does not know may be all that is left of a change. The methods may be called by several
+// goroutines.
 type restore struct {
 	hub      client.Client
 	reader   client.Reader // not cached
@@ -50,8 +53,13 @@ type restore struct {
 	since     time.Time // when the last suspicion began; zero: there was none
 }
 
-// confirmedSince returns the time up to which records may be about what the hub lost in a
-// confirmed restore; zero: no restore was confirmed.
+// hubPatience bounds how long verify and left read from the hub, and then how long suspect takes to
+// write. The write has its own time: otherwise slow reads would make it fail each time.
+const hubPatience = 10 * time.Second
+
+// confirmedSince returns the time at which the suspicion of the confirmed restore began. Records
+// up to that time may be about changes that the hub lost. The time is zero if no restore was
+// confirmed, or while another one is suspected.
 func (r *restore) confirmedSince() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,15 +69,16 @@ func (r *restore) confirmedSince() time.Time {
 	return r.since.Add(time.Second) // the ConfigMap has seconds only
 }
 
-// Suspected reports whether the hub seems to be restored from a backup and nobody confirmed
-// that.
+// Suspected reports whether the hub seems to be restored from a backup and no user has confirmed
+// the restore.
 func (r *restore) Suspected() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspected
 }
 
-// Epoch returns the number of confirmed restores.
+// Epoch returns the number of confirmed restores. A restore that is only suspected does not
+// count.
 func (r *restore) Epoch() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +88,8 @@ func (r *restore) Epoch() int64 {
 	return r.epoch
 }
 
-// watch follows the ConfigMap. The result reports whether it was read once.
+// watch makes the informers call set for every change of RestoreConfigMap. The result reports
+// whether the ConfigMap, or its absence, was read once.
 func (r *restore) watch(ctx context.Context, informers cache.Informers) (toolscache.InformerSynced, error) {
 	convert := func(o any) *corev1.ConfigMap {
 		if c, ok := o.(*corev1.ConfigMap); ok && c.Namespace == clusterv1alpha1.SecretNamespace && c.Name == RestoreConfigMap {
@@ -94,13 +104,14 @@ func (r *restore) watch(ctx context.Context, informers cache.Informers) (toolsca
 	})
 }
 
-// set reads the ConfigMap; nil: there is none.
+// set replaces the state by the state in the ConfigMap. A nil ConfigMap does not exist: no
+// restore is suspected. If suspected changed, set logs that and calls r.turned.
 func (r *restore) set(c *corev1.ConfigMap) {
 	suspected, epoch, since := false, int64(0), time.Time{}
 	if c != nil {
 		suspected = c.Data[restoreState] == RestoreSuspected
-		epoch, _ = strconv.ParseInt(c.Data[restoreEpoch], 10, 64) // 0 if somebody else wrote it
-		since, _ = time.Parse(time.RFC3339, c.Data[restoreSince]) // zero likewise
+		epoch, _ = strconv.ParseInt(c.Data[restoreEpoch], 10, 64) // 0 if a user wrote an invalid number
+		since, _ = time.Parse(time.RFC3339, c.Data[restoreSince]) // zero if a user wrote an invalid time
 	}
 	r.mu.Lock()
 	news := suspected != r.suspected
@@ -118,25 +129,30 @@ func (r *restore) set(c *corev1.ConfigMap) {
 	r.turned()
 }
 
-// verify finds out from the hub itself whether a copy is newer than the hub. It returns false
-// if only the caches of this process are older than the copy.
+// verify reads the binding and the template from the API server of the hub and compares them with
+// the mark of a copy. If the copy is newer, verify records that the hub seems to be restored, and
+// returns true. It returns false if another process recorded or a user confirmed that meanwhile,
+// if only the caches of this process are older than the copy, or if the mark is not from this hub.
+// It reads for at most hubPatience.
 func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object) (bool, error) {
 	copied, err := r.key().Verify(o.Source)
 	if err != nil {
-		return false, nil //nolint:nilerr // not made by this hub: it says nothing
+		return false, nil // a mark that this hub did not sign shows nothing
 	}
 	now := mark.Source{Template: copied.Template, Generation: copied.Generation, Epoch: r.Epoch()}
+	reading, cancel := context.WithTimeout(ctx, hubPatience)
+	defer cancel()
 	live := binding.Object(b.DeepCopy())
-	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(live), live); client.IgnoreNotFound(err) != nil {
+	if err := r.reader.Get(reading, client.ObjectKeyFromObject(live), live); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("get binding: %w", err)
 	}
 	now.Version, now.Placement = version(live.GetResourceVersion()), live.GetGeneration()
 	if live.GetUID() != o.Binding {
-		copied.Placement = 0 // that of another binding
+		copied.Placement = 0 // the mark has the generation of another binding
 	}
 	template := &metav1.PartialObjectMetadata{}
 	template.SetGroupVersionKind(binding.Kind(b))
-	err = r.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, template)
+	err = r.reader.Get(reading, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, template)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
@@ -152,18 +168,23 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	if err := r.suspect(ctx, reason, now.Epoch, copied.Epoch); err != nil {
 		return false, err
 	}
-	return r.Suspected(), nil // it may have been confirmed meanwhile
+	return r.Suspected(), nil // a user may have confirmed the restore meanwhile
 }
 
-// left finds out whether an orphan shows that the hub was restored: the object became an orphan
-// when its Cluster was deleted, and the hub has that Cluster.
+// left finds out whether an orphan shows that the hub was restored. Object o became an orphan when
+// its Cluster was deleted, and from is its mark from that time. If the hub has that Cluster, and it
+// is not being deleted, the hub was restored. left reads the Cluster from the hub, records that a
+// restore is suspected, and returns true. c is the Cluster in the cache. left reads for at most
+// hubPatience.
 func (r *restore) left(ctx context.Context, c *clusterv1alpha1.Cluster, o mirror.Object, from mark.Source) (bool, error) {
 	judged := r.Epoch()
 	if from.Cluster != c.UID || from.Epoch < judged {
 		return false, nil
 	}
+	reading, cancel := context.WithTimeout(ctx, hubPatience)
+	defer cancel()
 	live := &clusterv1alpha1.Cluster{}
-	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(c), live); client.IgnoreNotFound(err) != nil {
+	if err := r.reader.Get(reading, client.ObjectKeyFromObject(c), live); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("get cluster: %w", err)
 	}
 	if live.UID != c.UID || !live.DeletionTimestamp.IsZero() {
@@ -173,15 +194,20 @@ func (r *restore) left(ctx context.Context, c *clusterv1alpha1.Cluster, o mirror
 	if err := r.suspect(ctx, reason, judged, from.Epoch); err != nil {
 		return false, err
 	}
-	return r.Suspected(), nil // it may have been confirmed meanwhile
+	return r.Suspected(), nil // a user may have confirmed the restore meanwhile
 }
 
-// suspect records, across restarts, that the hub seems to be restored: a copy from the epoch
-// seen is newer than the hub in the epoch judged.
+// suspect records in RestoreConfigMap that the hub seems to be restored, and sets the state and
+// calls r.recorded. seen is the epoch in the mark that shows it, and judged the epoch of the hub
+// with which the mark was compared. It does nothing if a restore is suspected already, or was
+// confirmed since judged was read. If another process writes the ConfigMap first, it returns nil,
+// and the event of the ConfigMap sets the state. It takes at most hubPatience.
 func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64) error {
 	if r.Suspected() || r.Epoch() != judged {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, hubPatience)
+	defer cancel()
 	c := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: RestoreConfigMap}
 	err := r.reader.Get(ctx, key, c)
@@ -204,7 +230,7 @@ func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64
 		err = r.hub.Update(ctx, c)
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		return nil // another worker wrote it: the event of the ConfigMap will come
+		return nil // another process wrote the ConfigMap: its event will come
 	}
 	if err != nil {
 		return fmt.Errorf("write ConfigMap %s: %w", key, err)

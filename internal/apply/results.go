@@ -18,7 +18,7 @@ type Result struct {
 	Message string
 
 	// The versions that the result is for: the generation of the binding, the version of the
-	// template (see template.Version), and the digest of the manifest, "" if there is none.
+	// template (see template.Recorded), and the digest of the manifest, "" if there is none.
 	Generation int64
 	Template   string
 	Digest     string
@@ -27,8 +27,9 @@ type Result struct {
 	Stale bool
 }
 
-// state is what is known of one binding in one cluster. The records keep what the mirror cannot
-// show after a restart.
+// state is what is known of one binding in one cluster. Parts of it are in the records, because the
+// mirror cannot show them after a restart. A state is copied, and shares no memory that is
+// modified.
 type state struct {
 	cluster types.UID // the UID of the Cluster of this state
 
@@ -50,17 +51,22 @@ type state struct {
 
 	run  runState
 	busy bool // the manifest is being applied: what is observed now is our own write
-	gone bool // the cluster holds nothing of the binding, and the binding does not name it
+	// gone is true while the cluster holds nothing of the binding, and no plan that places the
+	// binding there has begun since that was seen.
+	gone bool
 }
 
-// current returns the result with the current Stale.
+// current returns the result of the state. Stale is set if an input of the manifest has changed
+// since.
 func (s *state) current() Result {
 	r := s.result
 	r.Stale = s.changes != s.about
 	return r
 }
 
-// results holds the states by binding and cluster.
+// results holds the states by binding and cluster. waits has, by binding, the clusters for which
+// wait was called with true. left has, by binding and cluster, the replicas that leave recorded.
+// The methods may be called by several goroutines.
 type results struct {
 	mu          sync.RWMutex
 	states      map[types.UID]map[string]state
@@ -73,14 +79,14 @@ func newResults() *results {
 	return &results{states: map[types.UID]map[string]state{}, waits: map[types.UID]sets.Set[string]{}, left: map[types.UID]map[string]int32{}}
 }
 
-// leave records that a cluster whose copy has a number of replicas (has) was asked to keep
-// fewer of them (leaves). From then on the others are gone for every other cluster, even while
-// the write is under way.
+// leave records that a cluster whose copy has a number of replicas (has) was asked to keep only
+// some of them (leaves). From then on the difference counts as gone for every other cluster, even
+// while the write is under way. If leaves is not less than has, leave removes the record.
 func (r *results) leave(binding types.UID, cluster string, has, leaves int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if before, told := r.left[binding][cluster]; told && r.states[binding][cluster].acts.Unsure {
-		leaves = min(leaves, before) // an earlier request may still be done
+	if before, asked := r.left[binding][cluster]; asked && r.states[binding][cluster].acts.Unsure {
+		leaves = min(leaves, before) // an earlier request that was not answered may still be done
 	}
 	if leaves >= has {
 		if delete(r.left[binding], cluster); len(r.left[binding]) == 0 {
@@ -94,7 +100,8 @@ func (r *results) leave(binding types.UID, cluster string, has, leaves int32) {
 	r.left[binding][cluster] = leaves
 }
 
-// leaves returns how many of a copy's replicas are sure to stay.
+// leaves returns how many of a copy's replicas (has) are sure to stay: at most the number that
+// leave recorded, or all if there is no record.
 func (r *results) leaves(binding types.UID, cluster string, has int32) int32 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -104,8 +111,8 @@ func (r *results) leaves(binding types.UID, cluster string, has int32) int32 {
 	return has
 }
 
-// wait records whether a copy stays as it is until others are available, without an eviction
-// task.
+// wait records whether the copy of a binding in a cluster keeps replicas only until replicas
+// elsewhere are available, and no eviction task says so. It notifies no subscriber.
 func (r *results) wait(binding types.UID, cluster string, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +128,8 @@ func (r *results) wait(binding types.UID, cluster string, waits bool) {
 	r.waits[binding].Insert(cluster)
 }
 
-// waiting returns the clusters whose copies of a binding wait as wait describes.
+// waiting returns, in no order, the clusters whose copies of a binding keep replicas until replicas
+// elsewhere are available; see wait.
 func (r *results) waiting(binding types.UID) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +142,8 @@ func (r *results) subscribe(f func(types.NamespacedName)) {
 	r.subscribers = append(r.subscribers, f)
 }
 
-// waitingIn returns the bindings whose copies in a cluster wait as wait describes.
+// waitingIn returns, in no order, the bindings whose copies in a cluster keep replicas until
+// replicas elsewhere are available; see wait.
 func (r *results) waitingIn(cluster string) []types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,6 +156,8 @@ func (r *results) waitingIn(cluster string) []types.UID {
 	return found
 }
 
+// get returns the state of a binding in a cluster; false and zero if there is none. It may be
+// the state of another Cluster that had this name.
 func (r *results) get(binding types.UID, cluster string) (state, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -154,8 +165,9 @@ func (r *results) get(binding types.UID, cluster string) (state, bool) {
 	return s, ok
 }
 
-// update changes a state, and notifies the subscribers if the current result, known, gone or
-// contest changed.
+// update changes the state of a binding in a cluster by the function change, and creates the state
+// if necessary. It notifies the subscribers if the current result, known, gone or contest changed.
+// change is called with the lock held and must not call r.
 func (r *results) update(name types.NamespacedName, binding types.UID, cluster string, change func(*state)) {
 	r.mu.Lock()
 	clusters := r.states[binding]
@@ -177,6 +189,12 @@ func (r *results) update(name types.NamespacedName, binding types.UID, cluster s
 	}
 }
 
+// hold records that a cluster may hold a copy of a binding from now on, until the state is gone
+// again. It notifies the subscribers if the state was gone.
+func (r *results) hold(name types.NamespacedName, binding types.UID, cluster string) {
+	r.update(name, binding, cluster, func(s *state) { s.gone = false })
+}
+
 // tell notifies the subscribers about a binding.
 func (r *results) tell(name types.NamespacedName) {
 	r.mu.RLock()
@@ -187,13 +205,14 @@ func (r *results) tell(name types.NamespacedName) {
 	}
 }
 
-// changed records that an input of the manifest in a cluster changed.
+// changed records that an input of the manifest in a cluster changed, which makes the result
+// stale, and notifies the subscribers.
 func (r *results) changed(name types.NamespacedName, binding types.UID, cluster string) {
 	r.update(name, binding, cluster, func(s *state) { s.changes++ })
 }
 
-// plan records the version of the template for which a plan is about to be made, and returns
-// the state.
+// plan records that a plan is about to be made for a version of the template, and returns the state
+// of the binding in the cluster. A new state has only that record. It notifies no subscriber.
 func (r *results) plan(binding types.UID, cluster, version string) state {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,8 +225,9 @@ func (r *results) plan(binding types.UID, cluster, version string) state {
 	return s
 }
 
-// decide records the generation of the binding for which the last plan was made, once placement
-// had decided it; 0: it had not.
+// decide records the generation of the binding that the last plan was made for; 0 if placement had
+// not decided that generation yet. Applier.decided compares it with later decisions. It does
+// nothing if there is no state.
 func (r *results) decide(binding types.UID, cluster string, generation int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,8 +237,8 @@ func (r *results) decide(binding types.UID, cluster string, generation int64) {
 	}
 }
 
-// moves reports whether replicas of a copy move, or wait for others to be available before they
-// do.
+// moves reports whether replicas of a copy are being released, or wait to be released until
+// replicas elsewhere are available.
 func (r *results) moves(binding types.UID, cluster string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -226,10 +246,11 @@ func (r *results) moves(binding types.UID, cluster string) bool {
 	return leaves || r.waits[binding].Has(cluster)
 }
 
-// edited records a change of the template, unless the last plan was made for this version.
-// version is "" if it is not known, which counts as a change. The check is necessary because
-// templates can be read before the events of the first list come: such an event must not make a
-// result stale. news is true if a change was recorded.
+// edited makes the result in a cluster stale because the template changed to version, and notifies
+// the subscribers. It does nothing if the last plan was already made for this version. A version ""
+// is unknown and counts as changed. news is true if a change was recorded. The comparison is
+// necessary because templates can be read before the events of the first list come. Such an event
+// must not make a result stale.
 func (r *results) edited(name types.NamespacedName, binding types.UID, cluster, version string) (news bool) {
 	r.update(name, binding, cluster, func(s *state) {
 		if news = version == "" || s.planned != version; news {
@@ -239,7 +260,8 @@ func (r *results) edited(name types.NamespacedName, binding types.UID, cluster, 
 	return news
 }
 
-// load sets what an earlier process recorded, unless this process already knows more.
+// load sets the state s that an earlier process recorded, unless this process already has a result
+// or a state from a Cluster. It notifies no subscriber.
 func (r *results) load(binding types.UID, cluster string, s state) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -266,7 +288,8 @@ func (r *results) clusters(binding types.UID, is func(state) bool) []string {
 	return found
 }
 
-// heldIn returns the bindings whose copies the cluster may hold, according to its states.
+// heldIn returns, in no order, the bindings whose copies the cluster may hold: those with a state
+// that is not gone.
 func (r *results) heldIn(cluster string) []types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -279,6 +302,21 @@ func (r *results) heldIn(cluster string) []types.UID {
 	return held
 }
 
+// unsureIn returns, in no order, the bindings with a request that the cluster, the Cluster with
+// this UID, has not answered.
+func (r *results) unsureIn(cluster string, uid types.UID) []types.UID {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var unsure []types.UID
+	for binding, clusters := range r.states {
+		if s := clusters[cluster]; s.cluster == uid && s.acts.Unsure {
+			unsure = append(unsure, binding)
+		}
+	}
+	return unsure
+}
+
+// forget removes all states of a binding. It notifies no subscriber.
 func (r *results) forget(binding types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,6 +325,7 @@ func (r *results) forget(binding types.UID) {
 	delete(r.left, binding)
 }
 
+// forgetCluster removes the states of all bindings in a cluster. It notifies no subscriber.
 func (r *results) forgetCluster(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -307,7 +346,8 @@ const (
 	lastRefusal  = 5 * time.Minute
 )
 
-// refused records that the cluster rejected a manifest.
+// refused records that the cluster rejected a manifest, and when it may be sent again: the
+// pause doubles with each refusal of the same manifest.
 func (s *state) refused(digest string, now time.Time) {
 	if s.acts.Refused != digest {
 		s.refusals = 0 // another manifest begins with the first pause

@@ -6,8 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestLeave: what a cluster was told to let go is gone for the others until it is told otherwise, and longer while a request of which the outcome is not
-// known may still be carried out.
+// TestLeave: replicas that a cluster was asked to release are gone for the others until it is
+// asked to keep all. They stay gone while the outcome of an earlier request is unknown, because
+// that request may still be executed.
 func TestLeave(t *testing.T) {
 	r := newResults()
 	b, name := types.UID("binding"), types.NamespacedName{Name: "binding"}
@@ -51,8 +52,9 @@ func TestLeave(t *testing.T) {
 	check("the binding is gone", 5)
 }
 
-// TestEdited: an event that tells of a version of the template which was planned for before it came, as those of a start may, makes no result one about the past;
-// one of another version does, whether the result is there yet or not.
+// TestEdited: an event about a version of the template that was planned already, as after a
+// start, makes no result stale. An event about another version does, even before there is a
+// result.
 func TestEdited(t *testing.T) {
 	b, name := types.UID("binding"), types.NamespacedName{Name: "binding"}
 	report := func(r *results, of state, version string) {

@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// manifestOf reads a template of a test.
+// manifestOf returns the template that a text describes, in a namespace.
 func (f *fleet) manifestOf(ns, text string) *unstructured.Unstructured {
 	f.t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(text, "NAMESPACE", ns)))
@@ -33,7 +33,7 @@ func (f *fleet) manifestOf(ns, text string) *unstructured.Unstructured {
 	return o
 }
 
-// live reads what a cluster has of a template.
+// live returns the object of a template in a cluster.
 func (f *fleet) live(c client.Client, o *unstructured.Unstructured) *unstructured.Unstructured {
 	f.t.Helper()
 	found := &unstructured.Unstructured{}
@@ -51,7 +51,8 @@ func fieldsOf(o *unstructured.Unstructured, paths ...string) map[string]any {
 	return values
 }
 
-// What a cluster gives a copy, by its API server, its controllers or its people, stays when the template is edited, kind by kind.
+// Fields that a cluster's API server, controllers or users set in a copy stay when the template
+// is edited. Each kind has its own case.
 func TestWhatAClusterGivesACopyStays(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -63,11 +64,11 @@ func TestWhatAClusterGivesACopyStays(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		manifest string
-		// given does what the cluster does with it, nil: nothing but what its API server does.
+		// given acts as the controllers or users of the cluster; nil: only the API server acts.
 		given func(ctx context.Context, ns string, o *unstructured.Unstructured) error
-		// kept are the fields that stay, and must be set.
+		// kept are the fields that must be set, and must stay.
 		kept []string
-		// extra is in place of the label by which the template is edited.
+		// edit changes the template, beside the label that each edit sets; nil: only the label.
 		edit func(o *unstructured.Unstructured)
 	}{
 		"Pod": {
@@ -228,7 +229,7 @@ func TestWhatAClusterGivesACopyStays(t *testing.T) {
 			if after.GetUID() != before.GetUID() {
 				t.Error("it was made anew")
 			}
-			// And again, for what is ours may be another set of fields by now.
+			// And again, because we may own other fields after the first edit.
 			again := edited.DeepCopy()
 			again.SetLabels(withLabel(again.GetLabels(), "edited", "twice"))
 			f.templates.set(again)
@@ -257,7 +258,7 @@ func withLabel(labels map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// scaled scales a copy as an autoscaler does.
+// scaled returns a function that scales a copy as an autoscaler does.
 func scaled(c client.Client, replicas int64) func(context.Context, string, *unstructured.Unstructured) error {
 	return func(ctx context.Context, _ string, o *unstructured.Unstructured) error {
 		scale := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": replicas}}}
@@ -269,7 +270,7 @@ func scaled(c client.Client, replicas int64) func(context.Context, string, *unst
 	}
 }
 
-// place binds a template of either scope, and returns what waits for a result.
+// place binds a template of either scope, and returns a function that waits for a result.
 func (f *fleet) place(o *unstructured.Unstructured, cluster string) (result func(reason string) Result) {
 	f.t.Helper()
 	if o.GetNamespace() != "" {
@@ -290,7 +291,7 @@ func (f *fleet) place(o *unstructured.Unstructured, cluster string) (result func
 	return func(reason string) Result { return f.result(b.Binding(), cluster, reason) }
 }
 
-// nodePorts are the node ports of a Service of a cluster by its ports.
+// nodePorts returns the node ports of a Service in a cluster by port.
 func (f *fleet) nodePorts(c client.Client, ns, name string) map[int32]int32 {
 	f.t.Helper()
 	s := &corev1.Service{}
@@ -302,8 +303,8 @@ func (f *fleet) nodePorts(c client.Client, ns, name string) map[int32]int32 {
 	return ports
 }
 
-// TestNodePorts asks for node ports below 30086, which the API server gives to nobody who does not
-// ask for them: other Services of the cluster have ports that it chose.
+// TestNodePorts requests node ports below 30086. The API server chooses ports above, so the
+// other Services of the cluster do not have these.
 func TestNodePorts(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -341,7 +342,7 @@ func TestNodePorts(t *testing.T) {
 			t.Error(diff)
 		}
 		moved := service(ns, "x", 30003, 30002)
-		edited(oak, moved) // what came from the hub follows the hub
+		edited(oak, moved) // a node port from the hub follows the hub
 		if diff := cmp.Diff(map[int32]int32{80: 30003, 81: 30002}, f.nodePorts(oak, ns, "x")); diff != "" {
 			t.Error(diff)
 		}
@@ -358,7 +359,7 @@ func TestNodePorts(t *testing.T) {
 		if got[80] == 30011 || got[80] == 0 || got[81] != 30012 || got[82] == 30013 || got[82] == 0 {
 			t.Errorf("the node ports are %v", got)
 		}
-		f.must(oak.Delete(t.Context(), theirs)) // free now, but the Service runs
+		f.must(oak.Delete(t.Context(), theirs)) // free now, but the Service is in use
 		edited(oak, service(ns, "x", 30011, 30012, 30013))
 		result(workv1alpha2.ReasonFullyApplied)
 		if diff := cmp.Diff(got, f.nodePorts(oak, ns, "x")); diff != "" {
@@ -367,7 +368,8 @@ func TestNodePorts(t *testing.T) {
 		taken := service(ns, "taken", 30014)
 		taken.SetUID("")
 		f.must(oak.Create(t.Context(), taken))
-		edited2 := service(ns, "x", 30011, 30014, 30013) // from the hub, to one that is taken: it stays at the one that it has
+		// The hub asks for another port, which is taken: the Service keeps the one that it has.
+		edited2 := service(ns, "x", 30011, 30014, 30013)
 		edited2.SetLabels(map[string]string{"edited": "yes", "more": "yes"})
 		f.templates.set(edited2)
 		f.eventually("the edit arrives", func() error {
@@ -411,7 +413,7 @@ func TestRetained(t *testing.T) {
 		}
 		raw, err := o.MarshalJSON()
 		if err == nil {
-			err = o.UnmarshalJSON(raw) // whole numbers, as an informer has them
+			err = o.UnmarshalJSON(raw) // integers, as an informer has them
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -451,7 +453,8 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// A Job that is there is sent the completions that it has: another share of them is refused.
+// An apply to an existing Job sends the completions that the Job has: a change would be
+// refused.
 func TestRetainedCompletions(t *testing.T) {
 	job := func(completions int64) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{

@@ -24,29 +24,33 @@ type Work struct {
 	// Ends is true for kinds that are known to end. No copy of them is created before the binding
 	// records that it begins.
 	Ends bool
-	// Mark is the record in the binding of the run of the current template; nil: none. Former is
-	// the record of another cluster that had the same name before.
+	// Mark is the record in status.runs of the binding for the current template and the cluster; nil:
+	// the work never began here. Former is the record of another cluster that had the same name
+	// before; nil: there is none.
 	Mark, Former *workv1alpha2.Run
 	// Finished is how the work of the template ended as a whole; empty: it has not ended.
 	Finished workv1alpha2.RunPhase
-	// Request is the request to run again that counts; empty: there is none.
+	// Request is the valid value of RerunAnnotation, a request to run again; empty: there is none.
 	Request string
-	// Completions are those of a Job that belong to the cluster; nil: those of its share.
+	// Completions is the number that the Job in the cluster gets, because it began with that number;
+	// nil: render computes it from the cluster's share of the parallelism.
 	Completions *int64
 	// Uncounted names a cluster with an unknown number of completions of a divided Job; empty:
 	// there is none.
 	Uncounted string
-	// Older is true if the binding is older than this process.
+	// Older is true if the binding existed before this process. A restored hub may then have lost the
+	// record of a run.
 	Older bool
 }
 
-// tracked reports whether the binding decides whether a copy may be created.
+// tracked reports whether a copy may be created only after the binding has recorded the run.
 func (w *Work) tracked() bool { return w.Ends || w.Mark != nil || w.Finished != "" }
 
-// asked reports whether the cluster has not yet followed a request to run again.
+// asked reports whether there is a request to run again that the cluster has not followed yet.
 func (w *Work) asked() bool { return w.Request != "" && w.Mark != nil && w.Mark.Rerun != w.Request }
 
-// rests says why nothing is to run in the cluster any more; "" if something is to run.
+// rests returns the reason, for a message, why the work does not run in the cluster now or later.
+// It returns "" if the work is to run.
 func (w *Work) rests() string {
 	switch {
 	case w.Mark == nil && w.Finished != "":
@@ -60,7 +64,8 @@ func (w *Work) rests() string {
 	}
 }
 
-// Fate is what is known of a copy that is not in the cluster any more, or not yet.
+// Fate is what is known of the copy of a recorded run (Work.Mark), while the cluster does not have
+// that copy.
 type Fate int
 
 // The values of Fate.
@@ -81,7 +86,9 @@ const (
 	runAdopted = "the object was there before this hub, and is not deleted: delete it in the cluster, and it runs again"
 )
 
-// planAbsentWork plans for a template whose work ends, where no copy is.
+// planAbsentWork returns the actions for a template whose work ends, such as a Job, in a cluster
+// that has no copy of it. Work begins only after the binding has recorded that. A copy that may
+// have run is not created again before its end is known.
 func planAbsentWork(w Wanted, k Known) []Action {
 	work := &w.Work
 	if why := work.rests(); why != "" {
@@ -92,9 +99,9 @@ func planAbsentWork(w Wanted, k Known) []Action {
 	switch {
 	case begins && k.Restored:
 		return report(workv1alpha2.ReasonHubRestored, runRestored)
-	case begins && work.Older && !k.Surveyed:
+	case begins && work.Older && !k.RestoreChecked:
 		// A copy in another cluster may show that the hub is older than its members.
-		return []Action{{Verb: Retry, After: surveyLook}}
+		return []Action{{Verb: Retry, After: restoreCheckRetry}}
 	// No event reports that the number becomes known, and planning again costs no request.
 	case begins && work.Uncounted != "":
 		return append(report(workv1alpha2.ReasonRunUnknown, fmt.Sprintf(runUncounted, work.Uncounted)), Action{Verb: Retry})
@@ -111,10 +118,12 @@ func planAbsentWork(w Wanted, k Known) []Action {
 	}
 }
 
-// planRerun plans for our copy while there is a request to run its work again.
+// planRerun returns the actions for our copy o while a request to run its work again is pending. A
+// copy that still runs counts as the requested run. A copy that ended is removed, unless it was
+// there before the hub.
 func planRerun(w Wanted, o Copy, k Known) []Action {
 	switch {
-	// The mark records the end of the work a moment after the copy, so both are checked.
+	// The copy shows the end of the work a moment before the record, so both are checked.
 	case !w.Work.Mark.Phase.Ended() && o.Ended == "":
 		return []Action{{Verb: Begin, Copy: o.Object}} // the running copy is what was requested
 	case o.Origin != "":
@@ -124,8 +133,8 @@ func planRerun(w Wanted, o Copy, k Known) []Action {
 	}
 }
 
-// request returns the request to run again of a template; "" if there is none, or it is for
-// another binding.
+// request returns the value of the template's RerunAnnotation, by which a user requests another
+// run. It returns "" if there is none, or if it is for another binding or longer than 256 bytes.
 func request(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) string {
 	asked := source.GetAnnotations()[workv1alpha2.RerunAnnotation]
 	of, _, ok := strings.Cut(asked, "/")
@@ -135,7 +144,8 @@ func request(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured)
 	return asked
 }
 
-// work returns what a binding knows of the work of its template in a cluster.
+// work returns the Work of a binding in a cluster. source is the template; for nil the result is
+// zero.
 func (a *Applier) work(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) Work {
 	if source == nil {
 		return Work{}
@@ -155,7 +165,8 @@ func (a *Applier) work(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	return w
 }
 
-// fate returns what this process knows of the copy that a mark describes.
+// fate returns what this process knows of the copy of a recorded run in a cluster. It sends no
+// request to the cluster. For a nil mark it returns FateUnknown.
 func (a *Applier) fate(b *workv1alpha2.ResourceBinding, cluster string, mark *workv1alpha2.Run) Fate {
 	if mark == nil {
 		return FateUnknown
@@ -176,7 +187,8 @@ func (a *Applier) fate(b *workv1alpha2.ResourceBinding, cluster string, mark *wo
 	return FateUnknown
 }
 
-// isOf reports whether a mark describes the copy with this UID.
+// isOf reports whether a recorded run is that of the copy with this UID. A record without the UID
+// of its copy matches every copy except the earlier one that it replaced.
 func isOf(mark *workv1alpha2.Run, uid types.UID) bool {
 	if mark.CopyUID != "" {
 		return uid == mark.CopyUID
@@ -184,26 +196,31 @@ func isOf(mark *workv1alpha2.Run, uid types.UID) bool {
 	return uid != mark.ReplacedUID
 }
 
-// Ended returns the last state of the copy of a binding in a cluster; false if the copy is not
-// known to be gone, or its end was not seen.
+// Ended returns the last state of the copy of a binding in a cluster, for the status of the
+// binding. It is false if the copy is not known to be gone, or this process did not see its end.
+// When the work begins in the cluster again, that state is forgotten.
 func (a *Applier) Ended(b types.UID, cluster string) (mirror.Object, bool) {
 	return a.runs.end(b, cluster)
 }
 
-// runState is what this process knows of a run beside its mark. The values are keys of marks;
-// see markKey.
+// runState is what this process knows of a run, in addition to the record in the binding. The
+// values identify a run by markKey; "" means no run.
 type runState struct {
 	unmade string // no copy was created since this mark was written
 	lost   string // the cluster does not know any more how the copy of this mark ended
 }
 
-// markKey identifies a run of a binding in a cluster.
+// markKey returns a text that identifies the recorded run of a binding in a cluster. A new run has
+// another key.
 func markKey(r *workv1alpha2.Run) string {
 	return fmt.Sprintf("%s/%s/%s/%d", r.TemplateUID, r.Rerun, r.ReplacedUID, r.Time.Unix())
 }
 
-// begin records in the binding that its work begins in the cluster. copied is the object that
-// does the work already; without a UID the copy is still to be created.
+// begin records in the binding that its work begins in the cluster, and sets t.wanted.Work.Mark to
+// that record. copied is the object that does the work already; without a UID the copy is still to
+// be created. In a cluster that refused the copy before, begin first tries a dry run. After
+// success, again is true. After a failed write of the record, the binding is planned again with
+// backoff.
 func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next, again, ok bool) {
 	q, a, work := t.queue, t.queue.applier, &t.wanted.Work
 	if work.Mark != nil && work.Mark.Phase == workv1alpha2.RunRefused && copied.UID == "" {
@@ -217,7 +234,7 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 		since: a.mirror.Version(q.name(), gr), copied: copied, source: t.source, id: q.member.ID(), copies: a.mirror.Placed(t.binding.UID),
 	}
 	if last := a.runs.lastCopy(t.binding.UID, q.name()); last != "" && work.Mark != nil && work.Mark.CopyUID == "" && isOf(work.Mark, last) {
-		r.replaces = last // the mark does not say which copy it was
+		r.replaces = last // the record lacks the UID of the earlier copy
 	}
 	before := work.Mark
 	mark, err := a.runs.begin(ctx, t.binding, r)
@@ -230,7 +247,7 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 		t.update(func(s *state) {
 			s.run, s.acts.Unsure = runState{unmade: markKey(mark)}, false
 			if work.Request != "" && (before == nil || before.Rerun != work.Request) {
-				// The request explains the new copy: this write does not put back a deleted copy.
+				// The user requested the new copy, so creating it does not count as putting a copy back.
 				s.acts.Digest = ""
 			}
 		})
@@ -238,8 +255,9 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 	return queue.Next{}, true, false
 }
 
-// tryCreate asks, by dry run, whether a cluster that has refused the copy accepts it now. So
-// nothing is recorded for another refusal.
+// tryCreate creates the copy by dry run in a cluster that refused it before, and returns nil if the
+// cluster accepts it now. begin calls it before it records that the work begins, so that another
+// refusal is not recorded. A missing namespace is really created.
 func (t *task) tryCreate(ctx context.Context) error {
 	if err := t.queue.ensureNamespace(ctx, t.wanted.Object.Namespace); err != nil {
 		return err
@@ -248,8 +266,10 @@ func (t *task) tryCreate(ctx context.Context) error {
 	return err
 }
 
-// beginWith records the run of an object that is about to become a copy, or is a copy whose run
-// was never recorded. ok is false if that failed.
+// beginWith records the run of an existing object that is about to become a copy, or of a copy
+// whose run was never recorded. ok is false if the record cannot be written; next then says when to
+// plan again. Without force, and for work that is recorded or does not end, it does nothing and ok
+// is true.
 func (t *task) beginWith(ctx context.Context, force bool) (next queue.Next, ok bool) {
 	if !force || !t.wanted.Work.Ends || t.wanted.Work.Mark != nil {
 		return queue.Next{}, true
@@ -258,8 +278,8 @@ func (t *task) beginWith(ctx context.Context, force bool) (next queue.Next, ok b
 	return next, t.wanted.Work.Mark != nil
 }
 
-// sends records that the cluster gets a request for a copy; unsent records that the request
-// created none.
+// sends records that the cluster is about to get a request for a copy, so that a copy may exist
+// from now on.
 func (t *task) sends() {
 	t.sent = true
 	if t.wanted.Work.tracked() {
@@ -267,19 +287,23 @@ func (t *task) sends() {
 	}
 }
 
+// unsent records that the request of this task created no copy. It does nothing if the run may have
+// had a copy before this request.
 func (t *task) unsent() {
 	if mark := t.wanted.Work.Mark; t.asksFirst(mark) {
 		t.update(func(s *state) { s.run.unmade = markKey(mark) })
 	}
 }
 
-// asksFirst reports whether the cluster got a request for the first copy of a mark.
+// asksFirst reports whether this task sent the request for the first copy of a recorded run. It is
+// false for a nil mark.
 func (t *task) asksFirst(mark *workv1alpha2.Run) bool {
 	return t.sent && mark != nil && mark.Phase == workv1alpha2.RunBegan && mark.CopyUID == "" && t.at.UID == ""
 }
 
-// refuse records in the binding that the cluster did not accept the copy. Another process then
-// need not find out whether the copy ran.
+// refuse records in the binding that the cluster did not accept the first copy of its run. Another
+// process then need not find out whether the copy ran. An error is only logged. It does nothing if
+// the run may have had a copy before.
 func (t *task) refuse(ctx context.Context) {
 	mark := t.wanted.Work.Mark
 	if !t.asksFirst(mark) {
@@ -290,8 +314,10 @@ func (t *task) refuse(ctx context.Context) {
 	}
 }
 
-// recall asks the cluster what became of a copy that was requested, or was there: a copy that
-// is not there may have run.
+// recall reads from the API server of the cluster the recent history of a copy that is missing but
+// may have run. It records whether the copy was never created, has ended, or cannot be known, and
+// again is true. If the copy exists, recall gives it to the mirror instead, and the binding is
+// planned again with backoff.
 func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 	q, a, mark := t.queue, t.queue.applier, t.wanted.Work.Mark
 	var last *pastCopy
@@ -320,15 +346,15 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 	default:
 		a.mirror.Observe(q.name(), t.wanted.Object.Resource, last.object)
 		t.update(func(s *state) { s.acts.Unsure = false })
-		return queue.Next{Backoff: true}, false, false // it is there: the mirror will see it soon
+		return queue.Next{Backoff: true}, false, false // the copy exists: the mirror will see it soon
 	}
 	return queue.Next{}, true, false
 }
 
-// lastCopy returns the last known state of the copy that a mark describes, and how its work
-// ended; nil if there is none. An object with our mark stays our copy if somebody removes the
-// mark. The first known end of its work stays: a pod that is being deleted does not show it any
-// more.
+// lastCopy returns the last state of the copy of a recorded run, and how its work ended; nil and ""
+// if the history shows no such copy. past is the history, the oldest event first. An object with
+// our mark stays our copy if somebody removes the mark. The first known end counts, because later
+// states may lose it, as those of a pod that is being deleted.
 func lastCopy(past []manifest.Past, binding types.UID, mark *workv1alpha2.Run) (last *pastCopy, ended workv1alpha2.RunPhase) {
 	for _, p := range past {
 		uid := p.Object.GetUID()
@@ -346,7 +372,8 @@ func lastCopy(past []manifest.Past, binding types.UID, mark *workv1alpha2.Run) (
 	return last, ended
 }
 
-// pastCopy is the last state of a copy that a cluster remembers.
+// pastCopy is the last state of a copy in the history of a cluster. gone is true if the copy was
+// deleted.
 type pastCopy struct {
 	object *unstructured.Unstructured
 	gone   bool

@@ -24,7 +24,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// What ended is not run again, nothing is created before its mark, and what is not known is not taken for what never was.
+// Work that ended is not run again, no copy is created before its mark is written, and an
+// unknown outcome does not count as no run.
 func TestPlanOfWork(t *testing.T) {
 	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
 	const (
@@ -47,7 +48,7 @@ func TestPlanOfWork(t *testing.T) {
 	older := func(w *Work) { w.Older = true }
 	uncounted := func(w *Work) { w.Uncounted = "elm" }
 	finished := func(w *Work) { w.Finished = workv1alpha2.RunComplete }
-	applies := Known{Now: now, Digest: "new", Fields: 1, Applied: true, Surveyed: true}
+	applies := Known{Now: now, Digest: "new", Fields: 1, Applied: true, RestoreChecked: true}
 	adopted := func(c *Copy) { c.Origin = workv1alpha2.OriginAdopted }
 	for name, tc := range map[string]struct {
 		wanted Wanted
@@ -57,7 +58,7 @@ func TestPlanOfWork(t *testing.T) {
 	}{
 		"BeginsBeforeItIsMade":             {first(), absent, Known{}, []string{"Begin"}},
 		"UnfinishedAndOlderThanTheProcess": {run(workv1alpha2.RunBegan, older), absent, Known{Fate: FateUnfinished}, []string{"Retry after 500ms"}},
-		"UnfinishedAndRestored":            {run(workv1alpha2.RunBegan), absent, Known{Fate: FateUnfinished, Restored: true, Surveyed: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"UnfinishedAndRestored":            {run(workv1alpha2.RunBegan), absent, Known{Fate: FateUnfinished, Restored: true, RestoreChecked: true}, []string{workv1alpha2.ReasonHubRestored}},
 		"AskedWhileTheMarkIsBehind": {
 			run(workv1alpha2.RunBegan, asked), at(ourCopy(func(c *Copy) { c.UID, c.Ended = "u", workv1alpha2.RunComplete })), applies, []string{"Delete a"},
 		},
@@ -82,13 +83,13 @@ func TestPlanOfWork(t *testing.T) {
 		"Refused":                         {run(workv1alpha2.RunRefused), absent, Known{}, []string{"Begin"}},
 		"RefusedJustNow":                  {run(workv1alpha2.RunRefused), absent, Known{Now: now, Refused: "new", RetryAt: now.Add(time.Minute)}, []string{"Retry after 1m0s"}},
 		"OlderThanTheProcess":             {first(older), absent, Known{}, []string{"Retry after 500ms"}},
-		"OlderThanTheProcessAndSurveyed":  {first(older), absent, Known{Surveyed: true}, []string{"Begin"}},
-		"HubRestored":                     {first(), absent, Known{Restored: true, Surveyed: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"OlderThanTheProcessAndChecked":   {first(older), absent, Known{RestoreChecked: true}, []string{"Begin"}},
+		"HubRestored":                     {first(), absent, Known{Restored: true, RestoreChecked: true}, []string{workv1alpha2.ReasonHubRestored}},
 		"LostAndComplete":                 {run(workv1alpha2.RunComplete), Seen{Lost: true}, Known{}, []string{applied}},
 		"LostAndRunning":                  {run(workv1alpha2.RunBegan), Seen{Lost: true}, Known{}, []string{workv1alpha2.ReasonClusterUnreachable}},
 		"RerunOfWhatIsGone":               {run(workv1alpha2.RunComplete, asked), absent, Known{}, []string{"Begin"}},
 		"RerunOfWhatIsThere":              {run(workv1alpha2.RunComplete, asked), at(ourCopy()), applies, []string{"Delete a"}},
-		"RerunBeforeTheSurvey":            {run(workv1alpha2.RunComplete, asked), at(ourCopy()), Known{Now: now}, []string{"Retry after 500ms"}},
+		"RerunBeforeTheRestoreCheck":      {run(workv1alpha2.RunComplete, asked), at(ourCopy()), Known{Now: now}, []string{"Retry after 500ms"}},
 		"RerunOfWhatRuns":                 {run(workv1alpha2.RunBegan, asked), at(ourCopy()), applies, []string{"Begin"}},
 		"RerunOfWhatWasThereBefore":       {run(workv1alpha2.RunComplete, asked), at(ourCopy(adopted)), applies, []string{workv1alpha2.ReasonConflict}},
 		"RerunFollowed":                   {run(workv1alpha2.RunComplete, followed), at(ourCopy()), applies, []string{applied}},
@@ -109,7 +110,8 @@ func TestPlanOfWork(t *testing.T) {
 	}
 }
 
-// A request to run again is to one binding: one that was made anew takes none to the one before.
+// A request to run again is for one binding. A binding that replaces it does not follow the
+// request.
 func TestRequestsAreToOneBinding(t *testing.T) {
 	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{UID: "second"}}
 	for value, want := range map[string]string{"": "", "first/1": "", "second": "", "second/1": "second/1"} {
@@ -121,8 +123,8 @@ func TestRequestsAreToOneBinding(t *testing.T) {
 	}
 }
 
-// All clusters together run no more completions than are asked for, whatever became of the shares.
-// Where it is not known how many a cluster has, none begin elsewhere.
+// All clusters together run no more completions than requested, after any change of the shares.
+// If the completions of a cluster are unknown, no work begins in the others.
 func TestCompletionsLeft(t *testing.T) {
 	const began, complete, failed = workv1alpha2.RunBegan, workv1alpha2.RunComplete, workv1alpha2.RunFailed
 	source := &unstructured.Unstructured{Object: map[string]any{
@@ -151,7 +153,7 @@ func TestCompletionsLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		runs    []workv1alpha2.Run
 		copies  []mirror.Object
-		seen    string // what the status of the binding says of a
+		seen    string // status of the binding in a
 		request string
 		want    int64
 		unknown string
@@ -210,7 +212,7 @@ func TestCompletionsLeft(t *testing.T) {
 	}
 }
 
-// Work that begins is written down only where the binding still says what the plan knew.
+// The beginning of work is recorded only if the binding still has the mark that the plan knew.
 func TestBeginningComparesAndSets(t *testing.T) {
 	complete := workv1alpha2.Run{ClusterName: "oak", TemplateUID: "t", Phase: workv1alpha2.RunComplete, CopyUID: "u"}
 	began := workv1alpha2.Run{ClusterName: "oak", TemplateUID: "t", Phase: workv1alpha2.RunBegan, CopyUID: "u"}
@@ -246,7 +248,8 @@ func TestBeginningComparesAndSets(t *testing.T) {
 	}
 }
 
-// The copy that a mark is about is recognized in what a cluster remembers, also when somebody took our mark off before it went: to look for it always comes to an end.
+// lastCopy recognizes the copy of a mark in what a cluster remembers, even if somebody removed
+// our mark before the copy was deleted. The search for the copy always ends for this reason.
 func TestLastCopy(t *testing.T) {
 	past := func(kind watch.EventType, uid, binding, phase string) manifest.Past {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "status": map[string]any{"phase": phase}}}
@@ -287,9 +290,9 @@ func TestLastCopy(t *testing.T) {
 	}
 }
 
-// TestWhatEndedHoldsNoMove: what moves out of a cluster does not wait for work that ended in the
-// cluster to which it moves. A Job that failed there, or was deleted there after it was complete,
-// never becomes available.
+// TestWhatEndedHoldsNoMove: a move does not wait for work that ended in the cluster to which it
+// moves. A Job that failed there, or was deleted there after it completed, never becomes
+// available.
 func TestWhatEndedHoldsNoMove(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -298,7 +301,7 @@ func TestWhatEndedHoldsNoMove(t *testing.T) {
 	oak, elm := f.client(testenv.Config(oakServer)), f.client(testenv.Config(elmServer))
 	for name, tc := range map[string]struct {
 		phase workv1alpha2.RunPhase // of the work in elm
-		late  bool                  // the binding says so after the move only
+		late  bool                  // the binding records that only after the move
 	}{
 		"Complete":        {phase: workv1alpha2.RunComplete},
 		"Failed":          {phase: workv1alpha2.RunFailed},
@@ -350,7 +353,12 @@ func TestWhatEndedHoldsNoMove(t *testing.T) {
 			if tc.late {
 				f.eventually("what moves waits", func() error {
 					now, ok := f.applier.bindings.ByUID(b.UID)
-					if !ok || len(now.Spec.GracefulEvictionTasks) == 0 || !f.applier.held(now, template, "oak") {
+					if !ok || len(now.Spec.GracefulEvictionTasks) == 0 {
+						return errors.New("it is not known")
+					}
+					oak := &task{binding: now}
+					oak.queue, _ = f.applier.queue("oak")
+					if oak.want(t.Context(), f.applier.revision(now)); !oak.wanted.Held {
 						return errors.New("it does not")
 					}
 					return nil

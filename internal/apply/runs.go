@@ -21,19 +21,20 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// errMoved is returned if the record of a run in the binding is not the one that was planned
-// with.
+// errMoved means that the plan is outdated: the binding has another mark now, was replaced, or is
+// being deleted. The caller plans again.
 var errMoved = errors.New("the binding says something else by now")
 
-// runs records in bindings which work begins in which cluster, and holds what else this process
-// knows of runs. Clusters that begin the work of one binding at the same time share one write.
+// runs records in status.runs of a binding in which clusters the work of its template, such as a
+// Job, has begun. Such a record is also named a mark. runs also holds what only this process knows
+// about runs. Clusters that begin the work of one binding at the same time share one write.
 type runs struct {
 	hub      client.Client
 	reader   client.Reader // not cached
 	bindings *binding.Cache
 
 	mu      sync.Mutex
-	older   sets.Set[types.UID]                    // bindings that are older than this process
+	older   sets.Set[types.UID]                    // bindings that existed before this process
 	latest  map[types.UID]written                  // runs that were written, until the cache has them
 	batches map[types.UID]*batch                   // batches that wait to be written
 	writing map[types.UID]*sync.Mutex              // held while a batch is written
@@ -41,27 +42,30 @@ type runs struct {
 	missing map[types.UID]map[string]types.UID     // copies that are gone, whose end is not known yet
 }
 
-// written is the runs of a binding at a resourceVersion.
+// written has the runs of a binding that this process wrote, and the resourceVersion of that write.
 type written struct {
 	version uint64
 	runs    []workv1alpha2.Run
 }
 
-// beginning is work that begins in a cluster.
+// beginning describes work that begins in a cluster. task.begin makes it, for runs.begin. template
+// is the UID of the template source. since is the resourceVersion of the cluster from which the
+// history of the copy is read later; "" if it is unknown.
 type beginning struct {
 	cluster  string
 	template types.UID
-	before   *workv1alpha2.Run // the mark that the plan used
-	request  string
+	before   *workv1alpha2.Run // the mark with which the plan was made; nil: there was none
+	request  string            // the value of RerunAnnotation that is followed; "": none
 	since    string
-	copied   mirror.Object // the object that does the work already; without a UID: none
-	replaces types.UID     // the copy before, if the mark does not name it
+	copied   mirror.Object // the object that already does the work; without a UID: none
+	replaces types.UID     // the earlier copy, if before does not name it; "": none
 	source   *unstructured.Unstructured
 	id       string          // the ID of the cluster; see member.ID
 	copies   []mirror.Object // the copies of the binding in all clusters
 }
 
-// batch is a set of beginnings that are written together.
+// batch is a set of beginnings of one binding that are written together. marks has the new
+// marks by cluster.
 type batch struct {
 	once   sync.Once
 	begins []beginning
@@ -77,8 +81,8 @@ func newRuns(hub client.Client, reader client.Reader, bindings *binding.Cache) *
 	}
 }
 
-// of returns the runs of a binding, including those that were just written and are not in the
-// cache yet.
+// of returns the runs of a binding. Runs that this process wrote are included even if the cache
+// does not have them yet. The result is read-only.
 func (r *runs) of(b *workv1alpha2.ResourceBinding) []workv1alpha2.Run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +97,8 @@ func (r *runs) of(b *workv1alpha2.ResourceBinding) []workv1alpha2.Run {
 	return w.runs
 }
 
-// started records the bindings that are older than this process.
+// started records that the bindings in the cache existed before this process; see isOlder. The
+// applier calls it once, when the cache is complete.
 func (r *runs) started() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,13 +107,16 @@ func (r *runs) started() {
 	}
 }
 
+// isOlder reports whether the binding existed before this process started. Only for such a binding
+// can a restored backup of the hub lack a run. Its next run waits until that is checked.
 func (r *runs) isOlder(uid types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.older.Has(uid)
 }
 
-// ended records the last state of a copy that is gone.
+// ended records o, the last state of a copy that is gone from a cluster, and replaces the state of
+// an earlier copy. Copy o then no longer counts as missing.
 func (r *runs) ended(b types.UID, cluster string, o mirror.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +129,10 @@ func (r *runs) ended(b types.UID, cluster string, o mirror.Object) {
 	}
 }
 
-// observed records that a copy is gone, if its kind ends or its binding has runs. It ignores
-// all other events.
+// observed handles an event of the mirror. For a deleted copy of a binding it records the last
+// state of the copy or, if the event has none, that the copy is missing. It ignores other events.
+// It also ignores bindings that knows does not report, but only once the cache of bindings is
+// complete: until then it records every deleted copy.
 func (r *runs) observed(e mirror.Event) {
 	if e.Type != mirror.Deleted || e.Binding == "" || r.bindings.Synced() && !r.knows(e.Binding) {
 		return
@@ -139,8 +149,8 @@ func (r *runs) observed(e mirror.Event) {
 	r.missing[e.Binding][e.Cluster] = e.UID
 }
 
-// lastCopy returns the UID of the last copy of a binding in a cluster that is known to be gone;
-// "" if there is none.
+// lastCopy returns the UID of the last copy of a binding that is known to be gone from a cluster.
+// How the copy ended may be unknown. "" means that no copy is known to be gone.
 func (r *runs) lastCopy(b types.UID, cluster string) types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,11 +160,15 @@ func (r *runs) lastCopy(b types.UID, cluster string) types.UID {
 	return r.ends[b][cluster].UID
 }
 
+// knows reports whether the cache has the binding, and its copies must be watched: the kind ends by
+// itself, such as Job, or status.runs is not empty.
 func (r *runs) knows(uid types.UID) bool {
 	b, ok := r.bindings.ByUID(uid)
 	return ok && (interpreter.Ends(binding.Kind(b).GroupKind()) || len(b.Status.Runs) > 0)
 }
 
+// end returns the last state of the copy of a binding that is gone from a cluster. It returns false
+// if no such state is known.
 func (r *runs) end(b types.UID, cluster string) (mirror.Object, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,6 +176,7 @@ func (r *runs) end(b types.UID, cluster string) (mirror.Object, bool) {
 	return o, ok
 }
 
+// forget removes everything that this process holds for a binding.
 func (r *runs) forget(b types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,8 +187,11 @@ func (r *runs) forget(b types.UID) {
 	delete(r.writing, b)
 }
 
-// begin records in a binding that work begins, and returns the new mark. It returns errMoved if
-// the binding has another mark than the plan knew.
+// begin records in a binding that work begins in a cluster, and returns the new mark. Concurrent
+// calls for one binding share a write, with the ctx and the error of one of the calls. The error is
+// errMoved if the binding has another mark than begins.before, or the completions in another
+// cluster are unknown. Unless begins names a copied object, begin forgets the last state of the
+// earlier copy in the cluster.
 func (r *runs) begin(ctx context.Context, b *workv1alpha2.ResourceBinding, begins beginning) (*workv1alpha2.Run, error) {
 	r.mu.Lock()
 	w := r.batches[b.UID]
@@ -221,7 +239,8 @@ func (r *runs) begin(ctx context.Context, b *workv1alpha2.ResourceBinding, begin
 	}
 }
 
-// refuse records in a binding that a cluster did not accept a copy.
+// refuse records in a binding, with phase RunRefused, that a cluster did not accept the copy of
+// mark. It writes nothing if the binding has another mark now, or its mark already names a copy.
 func (r *runs) refuse(ctx context.Context, b *workv1alpha2.ResourceBinding, mark *workv1alpha2.Run) error {
 	return r.write(ctx, b, func(live *workv1alpha2.ResourceBinding) bool {
 		now := binding.RunIn(live.Status.Runs, mark.TemplateUID, mark.ClusterName)
@@ -235,8 +254,10 @@ func (r *runs) refuse(ctx context.Context, b *workv1alpha2.ResourceBinding, mark
 	})
 }
 
-// write changes the runs of a binding on the hub. It reads the binding again after a conflict.
-// change returns false if there is nothing to write.
+// write changes the runs of a binding on the hub. It starts from the cached binding. If the cache
+// is older than the last write, or after a conflict, it reads the binding from the API server.
+// change may modify its argument and may be called several times. It returns false if there is
+// nothing to write. The error is errMoved if the binding was replaced or is being deleted.
 func (r *runs) write(ctx context.Context, b *workv1alpha2.ResourceBinding, change func(*workv1alpha2.ResourceBinding) bool) error {
 	live := b
 	if cached, ok := r.bindings.Get(binding.Name(b)); ok {
@@ -276,7 +297,8 @@ func (r *runs) write(ctx context.Context, b *workv1alpha2.ResourceBinding, chang
 	}
 }
 
-// wrote remembers the runs of a binding until the cache has them.
+// wrote remembers the runs of a binding until the cache has them. It ignores an older version
+// than the one that it remembers.
 func (r *runs) wrote(b *workv1alpha2.ResourceBinding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,14 +307,16 @@ func (r *runs) wrote(b *workv1alpha2.ResourceBinding) {
 	}
 }
 
+// version returns the resourceVersion of this process's last write of a binding, if the cache may
+// not have it yet. Else it returns 0.
 func (r *runs) version(uid types.UID) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.latest[uid].version
 }
 
-// mark returns the new mark of a binding for work that begins. It is nil if the binding has
-// another mark than the plan knew, or another cluster has an unknown number of completions.
+// mark returns the mark to record in b for the work that begins. It is nil if b has another mark
+// than n.before, or the completions in another cluster are unknown.
 func (n *beginning) mark(b *workv1alpha2.ResourceBinding) *workv1alpha2.Run {
 	old := binding.RunIn(b.Status.Runs, n.template, n.cluster)
 	if (old == nil) != (n.before == nil) || old != nil && (old.Phase != n.before.Phase || markKey(old) != markKey(n.before)) {

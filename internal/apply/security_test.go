@@ -25,7 +25,7 @@ import (
 
 const enforce = "pod-security.kubernetes.io/enforce"
 
-// level labels a namespace with a Pod Security level; empty takes the label off.
+// level labels a namespace with a Pod Security level; "" removes the label.
 func (f *fleet) level(c client.Client, ns, level string) {
 	f.t.Helper()
 	value := "null"
@@ -36,7 +36,7 @@ func (f *fleet) level(c client.Client, ns, level string) {
 		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+enforce+`":`+value+`}}}`))))
 }
 
-// security waits until a namespace has these Pod Security labels.
+// security waits until a namespace has exactly these Pod Security labels.
 func (f *fleet) security(c client.Client, ns string, want map[string]string) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("namespace %s has %v", ns, want), func() error {
@@ -59,7 +59,7 @@ func privileged(ns, name string) *unstructured.Unstructured {
 	return o
 }
 
-// What a namespace of the hub allows is what its pods in the members may do.
+// The Pod Security level of a namespace of the hub applies to its pods in the members.
 func TestPodSecurity(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -78,13 +78,15 @@ func TestPodSecurity(t *testing.T) {
 		b := f.bind(privileged(ns, "root"), nil, "oak")
 		if r := f.result(b, "oak", workv1alpha2.ReasonPodSecurity); !strings.Contains(r.Message, `violates PodSecurity "baseline:latest": privileged`) {
 			t.Errorf("the result says %q", r.Message)
+		} else if shown := f.applier.Rendered(f.t.Context(), b, "oak"); shown.Manifest != nil || shown.Message != r.Message {
+			t.Errorf("explanations show %v: %q", shown.Manifest, shown.Message)
 		}
 		if err := oak.Get(f.t.Context(), client.ObjectKey{Name: ns}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
 			t.Errorf("something was done in the cluster: %v", err)
 		}
-		f.level(f.hub, ns, "") // as the hub's administrator says, so it is done
+		f.level(f.hub, ns, "") // the administrator of the hub allows it
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
-		f.level(f.hub, ns, "restricted") // what is there stays
+		f.level(f.hub, ns, "restricted") // the copy that is there stays
 		f.result(b, "oak", workv1alpha2.ReasonPodSecurity)
 	})
 
@@ -101,7 +103,7 @@ func TestPodSecurity(t *testing.T) {
 		f.security(oak, ns, map[string]string{enforce: "restricted"})
 		f.level(f.hub, ns, "")
 		f.security(oak, ns, nil)
-		f.level(oak, ns, "restricted") // stricter than the hub, which says nothing: theirs
+		f.level(oak, ns, "restricted") // stricter, while the hub sets no level
 		f.level(f.hub, ns, "baseline")
 		f.security(oak, ns, map[string]string{enforce: "baseline"})
 	})
@@ -121,7 +123,7 @@ func TestPodSecurity(t *testing.T) {
 		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 		f.security(oak, ns, nil)
-		held := f.bind(privileged(ns, "root"), nil, "oak") // but what we place there is held
+		held := f.bind(privileged(ns, "root"), nil, "oak") // our own objects there are checked
 		f.result(held, "oak", workv1alpha2.ReasonPodSecurity)
 	})
 
@@ -156,7 +158,7 @@ func TestPodSecurity(t *testing.T) {
 			t.Errorf("in the cluster there is %v (%v)", there.RoleRef, err)
 		}
 		wide := &policyv1alpha1.ClusterOverridePolicy{ObjectMeta: metav1.ObjectMeta{Name: ns}, Spec: spec}
-		f.must(f.hub.Create(f.t.Context(), wide)) // an administrator may
+		f.must(f.hub.Create(f.t.Context(), wide)) // an administrator may do this
 		f.must(f.hub.Delete(f.t.Context(), p))
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 		f.must(oak.Get(f.t.Context(), client.ObjectKeyFromObject(there), there))

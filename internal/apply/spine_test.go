@@ -23,7 +23,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// clusterWide makes a binding one of a cluster-wide policy.
+// clusterWide makes the policy of a binding cluster-wide.
 func clusterWide(s *workv1alpha2.BindingSpec) { s.PolicyRef.Kind = "ClusterPropagationPolicy" }
 
 func (f *fleet) unjoin(name string) {
@@ -33,7 +33,7 @@ func (f *fleet) unjoin(name string) {
 	f.gone(f.hub, c)
 }
 
-// untouched fails the test if an object was deleted since, or its content changed.
+// untouched fails the test if an object was deleted or replaced, or its data changed.
 func (f *fleet) untouched(c client.Client, before *corev1.ConfigMap) *corev1.ConfigMap {
 	f.t.Helper()
 	after := &corev1.ConfigMap{}
@@ -74,8 +74,8 @@ func TestAClusterThatComesBackKeepsWhatItHas(t *testing.T) {
 	first, second := f.data(ivy, ns, "named", "1"), f.data(ivy, ns, "unnamed", "1")
 	deletes := f.calls("delete")
 
-	// It leaves while it does not answer, so that our marks stay; by its return the placement
-	// names other clusters, and then itself again.
+	// ivy leaves while it does not answer, so our marks stay. When it returns, the bindings
+	// name other clusters. Then one of them names ivy again.
 	server.Signal(t, syscall.SIGSTOP)
 	f.eventually("ivy is lost", func() error {
 		if f.reachable("ivy") == nil {
@@ -93,12 +93,13 @@ func TestAClusterThatComesBackKeepsWhatItHas(t *testing.T) {
 	f.marked(ivy, first, named.UID)
 	f.result(named, "ivy", workv1alpha2.ReasonFullyApplied)
 
-	// What nobody names is an orphan: it is left, and holds no binding back.
+	// A copy in a cluster that its binding does not name is an orphan. It stays, and does not
+	// block the deletion of the binding.
 	f.must(f.hub.Delete(t.Context(), unnamed))
 	f.gone(f.hub, unnamed)
 	f.untouched(ivy, second)
 
-	// It leaves while it answers: one annotation says whose it was.
+	// ivy leaves while it answers. One annotation stays, which names this hub and the template.
 	f.unjoin("ivy")
 	if left := f.untouched(ivy, first); left.Labels[workv1alpha2.BindingLabel] != "" || len(left.Annotations) != 1 {
 		t.Errorf("what is left are labels %v and annotations %v", left.Labels, left.Annotations)
@@ -117,7 +118,8 @@ func TestAClusterThatComesBackKeepsWhatItHas(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// retarget changes the clusters of a binding as placement does when clusters join and leave.
+// retarget changes the clusters of a binding without eviction tasks, as placement does when
+// clusters join and leave.
 func (f *fleet) retarget(b *workv1alpha2.ResourceBinding, clusters ...string) {
 	f.t.Helper()
 	f.eventually("retarget", func() error {
@@ -143,7 +145,7 @@ func TestNothingIsDoneInAClusterThatTheDecisionDidNotKnow(t *testing.T) {
 	f.decisions.mu.Lock()
 	f.decisions.unknown = map[types.UID]bool{m.Cluster().UID: true}
 	f.decisions.mu.Unlock()
-	f.retarget(b) // it matches no cluster any more: nothing moves
+	f.retarget(b) // the policy matches no cluster any more: this is no move
 	f.templates.set(configMap(ns, "a", "2"))
 	known := f.bind(configMap(ns, "b", "1"), nil, "oak")
 	f.eventually("the applier looked at it", func() error {
@@ -166,7 +168,8 @@ func TestNothingIsDoneInAClusterThatTheDecisionDidNotKnow(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// A move whose clusters left, all of them, lets nothing go: only a placement without a cluster and without a task does.
+// A move whose target clusters all left removes nothing. Only a binding without clusters and
+// without eviction tasks does.
 func TestAMoveThatHasNowhereToGo(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -177,7 +180,8 @@ func TestAMoveThatHasNowhereToGo(t *testing.T) {
 	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 	before := f.data(oak, ns, "a", "1")
 	f.move(b)
-	f.result(f.bind(configMap(ns, "b", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied) // and is looked at later
+	// Once b is applied, the move of a was planned.
+	f.result(f.bind(configMap(ns, "b", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 	f.applier.decided(client.ObjectKeyFromObject(b))
 	f.result(f.bind(configMap(ns, "c", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 	f.untouched(oak, before)
@@ -227,7 +231,7 @@ func TestWhatWasThereBefore(t *testing.T) {
 	f.result(taken, "oak", workv1alpha2.ReasonFullyApplied)
 	f.data(oak, ns, "other", "1")
 
-	// They follow their templates, and are left when those go.
+	// The objects follow their templates, and stay when the templates are deleted.
 	f.templates.set(configMap(ns, "equal", "2"))
 	f.data(oak, ns, "equal", "2")
 	for name, b := range map[string]*workv1alpha2.ResourceBinding{"equal": adopted, "other": taken} {
@@ -335,7 +339,7 @@ func TestNamespacesThatHoldWhatOthersMadeAreKept(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// deployment is a template with replicas.
+// deployment returns a template of a Deployment.
 func deployment(namespace, name string, replicas int64, image string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"replicas": replicas,
@@ -352,7 +356,8 @@ func deployment(namespace, name string, replicas int64, image string) *unstructu
 	return o
 }
 
-// becomesAvailable does what a member's controllers do: all or some of the replicas serve.
+// becomesAvailable waits until a Deployment asks for the replicas, and sets its status as the
+// controllers of a member do.
 func (f *fleet) becomesAvailable(c client.Client, ns, name string, replicas, available int32) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("%d of %d replicas of %s serve", available, replicas, name), func() error {
@@ -371,7 +376,7 @@ func (f *fleet) becomesAvailable(c client.Client, ns, name string, replicas, ava
 	})
 }
 
-// shares places a Deployment by shares, with what moves out of clusters.
+// shares changes the shares of a binding, and the replicas that move out of clusters.
 func (f *fleet) shares(b *workv1alpha2.ResourceBinding, shares, moving map[string]int32) {
 	f.t.Helper()
 	f.eventually("new shares", func() error {
@@ -424,7 +429,8 @@ func TestAMoveLosesNoAvailableReplica(t *testing.T) {
 		})
 	}
 
-	// All moves to oak: elm keeps its five, and what they need, until oak has ten.
+	// All replicas move to oak. elm keeps its five, and the ConfigMap that they need, until ten
+	// are available in oak.
 	f.shares(b, map[string]int32{"oak": 10}, map[string]int32{"elm": 5})
 	f.move(settings, "oak")
 	f.data(oak, ns, "settings", "1")
@@ -441,14 +447,14 @@ func TestAMoveLosesNoAvailableReplica(t *testing.T) {
 	f.gone(elm, still)
 	f.gone(elm, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "settings"}})
 
-	// Half of it moves back: oak scales down only as elm comes up.
+	// Six of ten move back: oak scales down only as replicas become available in elm.
 	f.shares(b, map[string]int32{"elm": 6, "oak": 4}, map[string]int32{"oak": 6})
 	f.becomesAvailable(elm, ns, "web", 6, 2)
 	f.becomesAvailable(oak, ns, "web", 8, 8)
 	f.becomesAvailable(elm, ns, "web", 6, 6)
 	f.becomesAvailable(oak, ns, "web", 4, 4)
 
-	// A user's scale-down is no move, even with a cluster in which nothing serves.
+	// A scale-down by a user is no move, even if no replica of a cluster is available.
 	f.becomesAvailable(elm, ns, "web", 6, 0)
 	fewer := deployment(ns, "web", 3, "i:1")
 	fewer.SetGeneration(1)
@@ -464,7 +470,8 @@ func TestAMoveLosesNoAvailableReplica(t *testing.T) {
 	f.becomesAvailable(oak, ns, "web", 1, 1)
 	f.becomesAvailable(elm, ns, "web", 2, 1)
 
-	// What no decision speaks of moves, too: a restored hub knows other shares than the clusters have.
+	// Without an eviction task, too, replicas move: a restored hub knows other shares than the
+	// clusters have.
 	f.shares(b, map[string]int32{"oak": 3}, nil)
 	f.becomesAvailable(oak, ns, "web", 3, 1)
 	seen()
@@ -478,7 +485,8 @@ func TestAMoveLosesNoAvailableReplica(t *testing.T) {
 	f.becomesAvailable(elm, ns, "web", 2, 2)
 	f.becomesAvailable(oak, ns, "web", 1, 1)
 
-	// So does what was orphaned and is taken back with more replicas than the share of its cluster.
+	// So do those of an orphan that is taken back with more replicas than the share of its
+	// cluster.
 	f.unjoin("elm")
 	f.shares(b, map[string]int32{"oak": 3}, nil)
 	f.becomesAvailable(oak, ns, "web", 3, 1)
@@ -507,7 +515,7 @@ func TestARestoredHubDeletesAndRollsBackNothingUntilThatIsConfirmed(t *testing.T
 	f.result(changed, "oak", workv1alpha2.ReasonFullyApplied)
 	f.result(removed, "oak", workv1alpha2.ReasonFullyApplied)
 
-	// What the lost hub wrote after the backup: a later version of the template.
+	// The lost hub wrote a later version of the template after the backup.
 	later := f.data(oak, ns, "changed", "1")
 	from, err := f.applier.key().Verify(later.Annotations[workv1alpha2.SourceAnnotation])
 	f.must(err)
@@ -527,10 +535,10 @@ func TestARestoredHubDeletesAndRollsBackNothingUntilThatIsConfirmed(t *testing.T
 
 	deletes := f.calls("delete")
 	f.must(f.hub.Delete(t.Context(), removed))
-	f.bind(configMap(ns, "new", "1"), nil, "oak") // what is new is placed all the same
+	f.bind(configMap(ns, "new", "1"), nil, "oak") // a new template is placed all the same
 	f.data(oak, ns, "new", "1")
 	f.stop()
-	f.start() // and a restart forgets nothing
+	f.start() // the suspicion survives a restart
 	f.eventually("oak is reachable", func() error { return f.reachable("oak") })
 	f.templates.set(configMap(ns, "changed", "2"))
 	f.result(changed, "oak", workv1alpha2.ReasonHubRestored)
@@ -548,7 +556,8 @@ func TestARestoredHubDeletesAndRollsBackNothingUntilThatIsConfirmed(t *testing.T
 	f.gone(oak, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "removed"}})
 	f.result(changed, "oak", workv1alpha2.ReasonFullyApplied)
 
-	// A member can replay its marks, but not make the fleet stand still.
+	// A member can replay its own marks, but no mark that it forges makes the hub suspect a
+	// restore.
 	f.rewrite(oak, f.data(oak, ns, "changed", "2"), func(o *corev1.ConfigMap) {
 		o.Annotations[workv1alpha2.SourceAnnotation] = mark.Key("a key that somebody made up").Sign(from)
 		o.Annotations[workv1alpha2.DigestAnnotation] = "forged"

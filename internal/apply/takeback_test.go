@@ -16,8 +16,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// replaced deletes an object in a cluster and creates it again from what was saved of it, with a
-// change.
+// replaced deletes an object in a cluster and creates it again as it was, with a patch.
 func (f *fleet) replaced(c client.Client, o *unstructured.Unstructured, patch string) *unstructured.Unstructured {
 	f.t.Helper()
 	saved := f.live(c, o)
@@ -26,9 +25,9 @@ func (f *fleet) replaced(c client.Client, o *unstructured.Unstructured, patch st
 	return f.has(c, f.patched(saved, patch), "kubectl-create")
 }
 
-// An orphan is a copy again. An object that others created under its name with its marks is not: it
-// is adopted if it is equal, and else a conflict.
-func TestAnOrphanThatWasMadeAnewIsJudged(t *testing.T) {
+// An orphan becomes a copy again. An object that others created with the name and the marks of
+// an orphan does not: it is adopted if it is equal to its template, and a conflict otherwise.
+func TestAnOrphanThatWasCreatedAgainIsJudged(t *testing.T) {
 	f := newFleet(t)
 	f.start()
 	f.join("oak", testenv.Kubeconfig(oakServer))
@@ -70,9 +69,9 @@ func TestAnOrphanThatWasMadeAnewIsJudged(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// What becomes the hub's with more replicas than the share of its cluster keeps them until they are
-// available elsewhere: a copy that was created again with its marks, and an unmanaged object that a
-// policy takes over.
+// An object that becomes a copy with more replicas than the share of its cluster keeps them
+// until they are available elsewhere. One case is a copy that was created again with its marks,
+// the other an unmanaged object that a policy takes over.
 func TestWhatIsTakenBackLosesNoAvailableReplica(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -129,7 +128,8 @@ func TestWhatIsTakenBackLosesNoAvailableReplica(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// An orphan is one that somebody created again only if somebody is known to own its annotation. Lost managedFields say nothing.
+// An orphan whose annotation belongs to another manager was created again. If managedFields
+// were lost, it was created again only if its source is not verified.
 func TestIsRecreated(t *testing.T) {
 	const owns = `{"f:metadata":{"f:annotations":{"f:` + workv1alpha2.OrphanAnnotation + `":{}}}}`
 	for name, tc := range map[string]struct {

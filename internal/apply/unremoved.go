@@ -20,9 +20,9 @@ type contentsUnknownError struct{ error }
 // Unwrap returns the cause.
 func (e contentsUnknownError) Unwrap() error { return e.error }
 
-// unlisted returns the error for a failed list of the contents of an object. It is a
-// contentsUnknownError only if the cluster answered: the probes of a cluster report missing
-// answers.
+// unlisted returns the error for a failed list of the objects in a Namespace or of a
+// CustomResourceDefinition (in). It is a contentsUnknownError only if the API server answered: the
+// probes of a cluster report missing answers.
 func unlisted(in string, gr schema.GroupResource, err error) error {
 	err = fmt.Errorf("%s: the cluster cannot list %s in it: %w", in, gr, err)
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
@@ -31,8 +31,8 @@ func unlisted(in string, gr schema.GroupResource, err error) error {
 	return err
 }
 
-// kept returns the reason of the result for an error of a deletion; "" if the cause is not
-// known, or temporary.
+// kept returns the reason to report for an error of a deletion. It is "" for nil, and if the cause
+// is temporary or a missing answer.
 func kept(err error) (reason string) {
 	unknown := contentsUnknownError{}
 	switch {
@@ -41,14 +41,15 @@ func kept(err error) (reason string) {
 	case err == nil, unanswered(err), apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return ""
 	default:
-		// The cluster rejects it, or one of its webhooks does not answer.
+		// The cluster rejects the deletion, or one of its webhooks does not answer.
 		return workv1alpha2.ReasonRejected
 	}
 }
 
-// unremoved reports why the cluster does not delete a copy. With a nil error it clears such a
-// report. It does nothing while the binding is placed in the cluster: the result is then about
-// the manifest, and not about leftovers.
+// unremoved reports why the cluster does not delete a copy, unless err is temporary or a missing
+// answer. For a nil error it replaces an earlier report of a failure by ReasonRemoving. It does
+// nothing while the binding is placed in the cluster: the result is then about the manifest, and
+// not about copies under other names.
 func (t *task) unremoved(ctx context.Context, err error) {
 	switch reason := kept(err); {
 	case ctx.Err() != nil, t.wanted.Intent == Place:
@@ -63,7 +64,8 @@ func (t *task) unremoved(ctx context.Context, err error) {
 }
 
 // namespaceWaits records an event for the Cluster with the reason why a namespace that this hub
-// created is not deleted, once for each reason. With a nil error it forgets the last reason.
+// created is not deleted, once for each reason. It ignores temporary causes and missing answers.
+// For a nil error it forgets the last reason.
 func (q *clusterQueue) namespaceWaits(name string, err error) {
 	if err == nil {
 		q.said.Delete(name)

@@ -46,8 +46,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestACopyWhoseDeletionIsRefused: the result says why a copy is there still, and no more once
-// nothing keeps it.
+// TestACopyWhoseDeletionIsRefused: the result says why the cluster refuses to delete a copy,
+// until it accepts the deletion.
 func TestACopyWhoseDeletionIsRefused(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -82,8 +82,8 @@ func TestACopyWhoseDeletionIsRefused(t *testing.T) {
 }
 
 // TestANamespaceWhoseContentIsNotKnown: while an aggregated API of a cluster does not answer,
-// namespaces stay there, and it is said why: in the result of one that is placed, and in one event
-// about one that the hub made.
+// namespaces there are not deleted. The result of a placed namespace has the reason, and so has
+// one event about a namespace that the hub created.
 func TestANamespaceWhoseContentIsNotKnown(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -20,10 +20,10 @@ import (
 // Copies whose managedFields have another version of their kind than the one that is applied.
 // See docs/design/0026-versions.md.
 
-// inVersion returns the managedFields of an object with all entries of its group in the version
-// in which the object was read, reduced to the fields that the object has there. Entries that
-// then have the same manager are merged. It returns false if all entries are in that version
-// already. It is pure.
+// inVersion returns the managedFields of an object, in which all entries of its API group are moved
+// to the version in which the object was read. The entries keep only the fields that the object has
+// there, and entries of the same manager are merged. It returns false if all entries are in that
+// version already. It is pure.
 func inVersion(live *unstructured.Unstructured) ([]metav1.ManagedFieldsEntry, bool) {
 	version := live.GroupVersionKind().GroupVersion()
 	var entries []metav1.ManagedFieldsEntry
@@ -53,8 +53,8 @@ func inVersion(live *unstructured.Unstructured) ([]metav1.ManagedFieldsEntry, bo
 // applyToCopy applies to an object that is our copy. An API server compares the applied object
 // with the live one in the versions of all entries of managedFields. If it cannot, because a
 // version is gone or lacks a field of the object, it refuses the apply with an internal error.
-// The entries are then moved to the version of the manifest. If that fails, the error is that
-// of the apply.
+// The entries are then moved to the version of the manifest, and the object is applied again.
+// If the entries cannot be moved, the error is that of the apply.
 func (t *task) applyToCopy(
 	ctx context.Context, client manifest.Client, object map[string]any, force bool,
 ) (applied *unstructured.Unstructured, created bool, err error) {
@@ -73,8 +73,9 @@ func (t *task) applyToCopy(
 	return client.Apply(ctx, t.wanted.Object, object, force, false)
 }
 
-// moveManagers moves the managedFields of the copy to the version in which the copy was read;
-// false if they are in it already.
+// moveManagers moves the managedFields of the copy to the version in which the copy was read. moved
+// is false, without an error, if they are in that version already or the copy cannot be read. An
+// error is that of the write.
 func (t *task) moveManagers(ctx context.Context) (moved bool, err error) {
 	live, err := t.queue.client.Get(ctx, t.wanted.Object)
 	if err != nil {
@@ -88,9 +89,10 @@ func (t *task) moveManagers(ctx context.Context) (moved bool, err error) {
 	return err == nil, err
 }
 
-// setManagers sets the managedFields of an object. An API server that cannot compare the object
-// in the version of an entry drops all entries, and reports success. Then the entries are set
-// once more, in the version in which the object was read.
+// setManagers sets the managedFields of an object and returns the object. An API server that
+// cannot compare the object in the version of an entry drops all entries, and reports success.
+// Then the entries are set once more, in the version in which the object was read. The error
+// is errChanged if the object changed since live was read.
 func (t *task) setManagers(ctx context.Context, live *unstructured.Unstructured, entries []metav1.ManagedFieldsEntry) (*unstructured.Unstructured, error) {
 	set, err := t.queue.client.SetManagers(ctx, t.wanted.Object, live.GetResourceVersion(), entries)
 	if err == nil && len(entries) > 0 && len(set.GetManagedFields()) == 0 {

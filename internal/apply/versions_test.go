@@ -26,17 +26,19 @@ const (
 	plainStore = `STORED`
 )
 
-// stored is a version of a definition that is stored, or not.
+// stored returns a version of a definition with its storage flag.
 func stored(version string, is bool) string {
 	return strings.ReplaceAll(version, plainStore, fmt.Sprint(is))
 }
 
-// defines makes the versions of the kind Gadget of a group in a cluster what they are to be, and waits until it serves them.
+// defines creates or updates the definition of the kind Gadget in a group of a cluster, and
+// waits until the cluster serves the versions.
 func (f *fleet) defines(c client.Client, group string, versions ...string) {
 	f.t.Helper()
 	crd := parsed(f.t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gadgets.`+group+`}, spec: {group: `+group+
 		`, scope: Namespaced, names: {kind: Gadget, plural: gadgets, singular: gadget, listKind: GadgetList}, versions: [`+strings.Join(versions, ", ")+`]}}`)
-	f.eventually("the definition", func() error { // of which the API server writes the status
+	// The API server writes the status of the definition, so that an update can conflict.
+	f.eventually("the definition", func() error {
 		is := crd.DeepCopy()
 		err := c.Get(f.t.Context(), client.ObjectKeyFromObject(crd), is)
 		switch {
@@ -60,7 +62,8 @@ func (f *fleet) defines(c client.Client, group string, versions ...string) {
 	}
 }
 
-// migrated rewrites an object in a version, and has the definition say that all are stored in it, as somebody does who migrates the objects of a kind.
+// migrated rewrites an object in the version of o, and records that version as the only stored
+// one of the definition, as a storage migration does.
 func (f *fleet) migrated(c client.Client, o *unstructured.Unstructured) {
 	f.t.Helper()
 	f.eventually("the object is rewritten", func() error { return c.Update(f.t.Context(), f.live(c, o), client.FieldOwner("migrator")) })
@@ -71,14 +74,14 @@ func (f *fleet) migrated(c client.Client, o *unstructured.Unstructured) {
 	f.must(c.Status().Patch(f.t.Context(), crd, client.RawPatch(types.MergePatchType, []byte(`{"status":{"storedVersions":["`+o.GroupVersionKind().Version+`"]}}`))))
 }
 
-// gadget is a template of the kind Gadget.
+// gadget returns a template of the kind Gadget.
 func (f *fleet) gadget(ns, apiVersion, spec string) *unstructured.Unstructured {
 	f.t.Helper()
 	return f.manifestOf(ns, `{apiVersion: `+apiVersion+`, kind: Gadget, metadata: {name: g, namespace: NAMESPACE}, spec: `+spec+`}`)
 }
 
-// sequence are the writes to objects of a group after a mark, and what the API server answered. It
-// waits for the answers.
+// sequence returns the writes to objects of a group after a mark, with their status codes. It
+// waits until all are answered.
 func (f *fleet) sequence(r *testenv.Recorder, mark int, group string) (all []string) {
 	f.t.Helper()
 	f.eventually("the writes are answered", func() error {
@@ -97,7 +100,8 @@ func (f *fleet) sequence(r *testenv.Recorder, mark int, group string) (all []str
 	return all
 }
 
-// A copy follows its kind to a new version: the fields that the new version has arrive, also by default, those of others stay, and what the template drops goes.
+// A copy follows its kind to a new version. Fields of the new version arrive, even as defaults.
+// Fields of others stay, and fields that the template drops are removed.
 func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 	f := newFleet(t)
 	f.loses = true
@@ -123,9 +127,10 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 		away   bool
 		change func(group, ns string)
 		color  string // of the template in the new version
-		// forgotten is true where the API server forgot who owned what: nobody knows what others had set.
+		// forgotten is true if the API server lost the owners of fields: the fields of others
+		// are removed.
 		forgotten bool
-		writes    []string // that bring the new version
+		writes    []string // writes that move the copy to the new version
 	}{
 		"WithADefault":               {change: adds(newGadget), color: "red", writes: []string{refused, move, apply}},
 		"WithADefaultWhileItWasAway": {away: true, change: adds(newGadget), color: "red", writes: []string{refused, move, apply}},
@@ -187,7 +192,7 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 				t.Errorf("the fields are owned by %v", live.GetManagedFields())
 			}
 
-			// What the template drops goes, in one write.
+			// A field that the template drops is removed in one write.
 			mark = r.Mark()
 			template = f.gadget(ns, group+"/v1", `{size: 3}`)
 			f.templates.set(template)
@@ -207,7 +212,8 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// An object that others made in an earlier version is taken over in the version of the template. What a controller owns of it, in that earlier version, stays the controller's.
+// An object that others created in an earlier version is taken over in the version of the
+// template. Fields that a controller owns in the earlier version stay the controller's.
 func TestTakenOverInANewVersion(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -236,7 +242,8 @@ func TestTakenOverInANewVersion(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// Managed fields are moved only where an API server cannot compare the object in their versions.
+// managedFields are moved only if the error says that the API server cannot compare the object
+// in their versions.
 func TestRefusesVersions(t *testing.T) {
 	for message, want := range map[string]bool{
 		`failed to prune fields: failed add back owned items: failed to convert pruned object at version example.org/v1: .spec.color: field not declared in schema`: true,

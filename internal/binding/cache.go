@@ -29,14 +29,15 @@ type Cache struct {
 	names     map[types.UID]types.NamespacedName
 	clusters  map[string]sets.Set[types.NamespacedName]
 	templates map[Template]sets.Set[types.NamespacedName]
-	// within is keyed by kind and namespace of the template; either of them may be empty.
+	// within is keyed by the kind and the namespace of the template. An empty kind or namespace stands
+	// for all.
 	within map[Template]sets.Set[types.NamespacedName]
 	// overrides is keyed by the override policies that the bindings need.
 	overrides   map[types.NamespacedName]sets.Set[types.NamespacedName]
 	subscribers []func(before, after *workv1alpha2.ResourceBinding)
 }
 
-// NewCache returns a cache that follows the informers once they run.
+// NewCache returns a cache that is filled once the informers run. It does not wait for them.
 func NewCache(ctx context.Context, informers cache.Informers) (*Cache, error) {
 	c := newCache()
 	for _, kind := range []client.Object{&workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{}} {
@@ -66,7 +67,8 @@ func (c *Cache) Synced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// Get returns the binding with a name.
+// Get returns the binding with a name, as the function Name returns it; false if the cache has
+// none.
 func (c *Cache) Get(name types.NamespacedName) (*workv1alpha2.ResourceBinding, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -74,7 +76,7 @@ func (c *Cache) Get(name types.NamespacedName) (*workv1alpha2.ResourceBinding, b
 	return b, ok
 }
 
-// ByUID returns the binding with a UID.
+// ByUID returns the binding with a UID; false if the cache has none.
 func (c *Cache) ByUID(uid types.UID) (*workv1alpha2.ResourceBinding, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -82,16 +84,17 @@ func (c *Cache) ByUID(uid types.UID) (*workv1alpha2.ResourceBinding, bool) {
 	return b, ok
 }
 
-// In returns the names of the bindings that name a cluster; see Clusters.
+// In returns, in no order, the names of the bindings that place something in a cluster, move
+// something out of it, or list it in their status.
 func (c *Cache) In(cluster string) []types.NamespacedName {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.clusters[cluster].UnsortedList()
 }
 
-// Of returns the binding of a template, nil if there is none, and other bindings that somebody
-// created for the same template. The binding is the one with the name that placement gives, or
-// else the oldest.
+// Of returns the binding of a template, nil if there is none. The binding is the one with the name
+// that NameFor gives, or else the oldest. others are further bindings that other clients created
+// for the same template.
 func (c *Cache) Of(t Template) (b *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -118,8 +121,9 @@ func (c *Cache) Of(t Template) (b *workv1alpha2.ResourceBinding, others []*workv
 	return all[0], all[1:]
 }
 
-// Within returns the bindings of templates of a kind in a namespace, in no order. An empty kind
-// stands for all kinds, and "" for all namespaces and none.
+// Within returns, in no order, the bindings whose templates have a kind and a namespace. An empty
+// kind stands for all kinds. The namespace "" stands for all namespaces, and cluster-scoped
+// templates.
 func (c *Cache) Within(kind schema.GroupKind, namespace string) []*workv1alpha2.ResourceBinding {
 	if kind.Empty() && namespace == "" {
 		return c.All()
@@ -129,13 +133,15 @@ func (c *Cache) Within(kind schema.GroupKind, namespace string) []*workv1alpha2.
 	return c.all(c.within[Template{GroupKind: kind, Namespace: namespace}])
 }
 
-// Needing returns the bindings that need an override policy, in no order.
-func (c *Cache) Needing(name types.NamespacedName) []*workv1alpha2.ResourceBinding {
+// OverriddenBy returns, in no order, the bindings that require the override policy with this name
+// (NeededOverrides).
+func (c *Cache) OverriddenBy(name types.NamespacedName) []*workv1alpha2.ResourceBinding {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.all(c.overrides[name])
 }
 
+// all returns the bindings with the given names, which the cache must have. The caller holds mu.
 func (c *Cache) all(names sets.Set[types.NamespacedName]) []*workv1alpha2.ResourceBinding {
 	all := make([]*workv1alpha2.ResourceBinding, 0, len(names))
 	for name := range names {
@@ -144,7 +150,7 @@ func (c *Cache) all(names sets.Set[types.NamespacedName]) []*workv1alpha2.Resour
 	return all
 }
 
-// scopes returns the keys of Cache.within under which a binding is found.
+// scopes returns the keys under which Cache.within has a binding.
 func scopes(b *workv1alpha2.ResourceBinding) []Template {
 	kind := Kind(b).GroupKind()
 	all := []Template{{GroupKind: kind}}
@@ -179,8 +185,8 @@ func (c *Cache) Kinds() []schema.GroupVersionKind {
 	return kinds.UnsortedList()
 }
 
-// FreeName returns the name for a new binding of a template: that of NameFor, unless the
-// binding of another template has it.
+// FreeName returns the name for a new binding of a template: that of NameFor or, if the cache has
+// the binding of another template with that name, a name that ends with a hash of the template.
 func (c *Cache) FreeName(t Template) string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -191,15 +197,19 @@ func (c *Cache) FreeName(t Template) string {
 	return name
 }
 
-// Subscribe calls f after each change. before is nil for a new binding, and after is nil for
-// one that is gone. For a binding that was deleted and created again f is called twice: gone,
-// then new. f must not block.
+// Subscribe makes the cache call f after each change of a binding, also of its status. before is
+// nil for a new binding, and after is nil for a deleted one. If a binding was deleted and created
+// again, f is called twice: for the deletion, then for the new binding. f is not called for
+// bindings that the cache already has. f must not block, and several goroutines may call it at
+// once.
 func (c *Cache) Subscribe(f func(before, after *workv1alpha2.ResourceBinding)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
 }
 
+// changed updates the indexes for one change of a binding, and then calls the subscribers without
+// the lock. before is nil for a new binding, after for a deleted one.
 func (c *Cache) changed(before, after *workv1alpha2.ResourceBinding) {
 	if before != nil && after != nil && before.UID != after.UID {
 		c.changed(before, nil)
@@ -219,6 +229,7 @@ func (c *Cache) changed(before, after *workv1alpha2.ResourceBinding) {
 	}
 }
 
+// insert adds a binding to all indexes. The caller holds mu.
 func (c *Cache) insert(b *workv1alpha2.ResourceBinding) {
 	name := Name(b)
 	c.bindings[name] = b
@@ -235,6 +246,7 @@ func (c *Cache) insert(b *workv1alpha2.ResourceBinding) {
 	}
 }
 
+// remove removes a binding from all indexes. The caller holds mu.
 func (c *Cache) remove(b *workv1alpha2.ResourceBinding) {
 	name := Name(b)
 	delete(c.bindings, name)
@@ -264,10 +276,11 @@ func unindex[K comparable](m map[K]sets.Set[types.NamespacedName], key K, name t
 	}
 }
 
-// Watch calls f with the previous state of an object (nil: it is new) and the current one (nil:
-// it is gone), both as convert returns them, so that both scopes of a kind become one type. It
-// does not wait for the informer. synced reports whether f was called for every object that
-// existed at the start.
+// Watch calls f for each change of an object of a kind, with the object before the change (nil: it
+// is new) and after it (nil: it is deleted). f gets objects as convert returns them, so that both
+// scopes of a kind become one type. If convert returns nil for the object, f is called with nil for
+// both. f is also called for updates without a change. Watch does not wait for the informer. synced
+// reports whether f was called for every object that existed at the start.
 func Watch[T any](
 	ctx context.Context, informers cache.Informers, kind client.Object, convert func(any) *T, f func(before, after *T),
 ) (synced toolscache.InformerSynced, err error) {

@@ -28,8 +28,8 @@ func bound(name string, uid types.UID, age time.Duration, clusters ...string) *w
 	return b
 }
 
-// A duplicate that somebody made beside a template's binding must not hide it, whichever of
-// the two was seen first, and whether it stays or goes.
+// A user's duplicate of a binding must not hide the template's own one. This holds for both
+// orders in which the cache sees them, and whether the duplicate stays or goes.
 func TestATemplatesBindingIsFoundBesideADuplicate(t *testing.T) {
 	ours, older := bound("web-deployment", "ours", time.Hour), bound("copy", "copy", 2*time.Hour)
 	for name, order := range map[string][]*workv1alpha2.ResourceBinding{
@@ -57,8 +57,8 @@ func TestATemplatesBindingIsFoundBesideADuplicate(t *testing.T) {
 
 func TestOldestOfMisnamedBindings(t *testing.T) {
 	c := newCache()
-	older, younger := bound("a", "a", time.Hour), bound("b", "b", time.Minute)
-	c.changed(nil, younger)
+	older, newer := bound("a", "a", time.Hour), bound("b", "b", time.Minute)
+	c.changed(nil, newer)
 	c.changed(nil, older)
 	if b, _ := c.Of(web); b != older {
 		t.Errorf("found %s", b.Name)
@@ -67,9 +67,9 @@ func TestOldestOfMisnamedBindings(t *testing.T) {
 
 func TestCache(t *testing.T) {
 	c := newCache()
-	type told struct{ before, after *workv1alpha2.ResourceBinding }
-	var events []told
-	c.Subscribe(func(before, after *workv1alpha2.ResourceBinding) { events = append(events, told{before, after}) })
+	type event struct{ before, after *workv1alpha2.ResourceBinding }
+	var events []event
+	c.Subscribe(func(before, after *workv1alpha2.ResourceBinding) { events = append(events, event{before, after}) })
 
 	first := bound("web-deployment", "1", 0, "a", "b")
 	c.changed(nil, first)
@@ -91,11 +91,12 @@ func TestCache(t *testing.T) {
 		t.Errorf("by UID found %v", b)
 	}
 
-	// Deleted and created again between two looks: gone, then new.
+	// If a binding is deleted and created again between two events, subscribers see a deletion,
+	// then a creation.
 	again := bound("web-deployment", "2", 0, "a")
 	c.changed(moved, again)
-	if !slices.Equal(events, []told{{nil, first}, {first, moved}, {moved, nil}, {nil, again}}) {
-		t.Errorf("told %v", events)
+	if !slices.Equal(events, []event{{nil, first}, {first, moved}, {moved, nil}, {nil, again}}) {
+		t.Errorf("events %v", events)
 	}
 	if _, ok := c.ByUID("1"); ok {
 		t.Error("the first binding is still found")

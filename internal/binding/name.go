@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// NameFor returns the name of the binding of a template: NAME-KIND for built-in kinds of
-// Kubernetes, else NAME-KIND.GROUP. A name that is too long, or not valid for a binding (names
-// of RBAC roles may contain colons), is made valid, and ends with a hash of the template's
-// group, kind and name.
+// NameFor returns the name that placement gives to the binding of a template: NAME-KIND for
+// built-in kinds of Kubernetes, else NAME-KIND.GROUP. A name that is too long, or not valid for a
+// binding, is made valid and ends with a hash of the template's group, kind and name. So names of
+// RBAC roles with colons become valid.
 func NameFor(t Template) string {
 	name := t.Name + "-" + strings.ToLower(t.Kind)
 	if strings.Contains(t.Group, ".") && !strings.HasSuffix(t.Group, ".k8s.io") {
@@ -23,7 +23,8 @@ func NameFor(t Template) string {
 	return hashed(name, t)
 }
 
-// hashed returns a valid name that only this template has.
+// hashed returns a name that is valid for a binding: name, changed and cut if necessary, with
+// a hash of the template at its end.
 func hashed(name string, t Template) string {
 	sum := sha256.Sum256([]byte(t.Group + "/" + t.Kind + "/" + t.Name))
 	suffix := "-" + hex.EncodeToString(sum[:5])

@@ -19,16 +19,16 @@ func Owner(s *workv1alpha2.BindingSpec) metav1.OwnerReference {
 }
 
 // Propagation returns the propagation with which the template of a binding was deleted: Orphan,
-// Foreground, or "" if neither is known. seen is what was observed of the deletion; "" for
-// Background, or if it was not observed. The garbage collector shows Orphan by removing the
-// owner reference, which it does before the template is gone. Call Propagation only for a
-// template that is gone or being deleted.
+// Foreground, or "" if it is Background or unknown. seen is what was observed of the deletion
+// (template.Cache.Deletion); "" for Background, or if it was not observed. The garbage collector
+// shows Orphan by removing the owner reference of the binding, before the template is gone. Call
+// Propagation only for a template that is gone or being deleted.
 func Propagation(b *workv1alpha2.ResourceBinding, seen metav1.DeletionPropagation) metav1.DeletionPropagation {
-	told := cmp.Or(b.Spec.DeletionPropagation, seen)
-	if told == "" && b.Spec.OwnerReferenced && !slices.ContainsFunc(b.OwnerReferences, func(r metav1.OwnerReference) bool {
+	known := cmp.Or(b.Spec.DeletionPropagation, seen)
+	if known == "" && b.Spec.OwnerReferenced && !slices.ContainsFunc(b.OwnerReferences, func(r metav1.OwnerReference) bool {
 		return r.UID == b.Spec.Resource.UID
 	}) {
 		return metav1.DeletePropagationOrphan
 	}
-	return told
+	return known
 }

@@ -14,8 +14,8 @@ func TestPropagation(t *testing.T) {
 	earlier.Resource.UID = "t"
 	owned := earlier
 	owned.OwnerReferenced = true
-	told := owned
-	told.DeletionPropagation = foreground
+	stored := owned
+	stored.DeletionPropagation = foreground
 	for name, tc := range map[string]struct {
 		spec       workv1alpha2.BindingSpec
 		references []metav1.OwnerReference
@@ -27,7 +27,7 @@ func TestPropagation(t *testing.T) {
 		"OwnedAndSeen":           {spec: owned, references: []metav1.OwnerReference{Owner(&owned)}, seen: foreground, want: foreground},
 		"ReferenceRemoved":       {spec: owned, want: orphan},
 		"ReferenceOfOthers":      {spec: owned, references: []metav1.OwnerReference{{Kind: "Deployment", Name: "web", UID: "another"}}, want: orphan},
-		"TheBindingSays":         {spec: told, seen: orphan, want: foreground},
+		"TheBindingSays":         {spec: stored, seen: orphan, want: foreground},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{OwnerReferences: tc.references}, Spec: tc.spec}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a binding wants of a cluster is found in whatever order somebody wrote it.
+// Target finds the entry of a cluster even if a user wrote the clusters out of order.
 func TestTarget(t *testing.T) {
 	for name, order := range map[string][]string{"ByName": {"a", "b", "c", "d"}, "AsWritten": {"d", "b", "a", "c"}, "None": nil} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 )
 
-// findAgents returns the executables by the architecture that they are built for.
+// findAgents returns the paths of --agent by the architecture that each program is built for, amd64
+// or arm64. The program is the agent that Orrery runs on the hosts of a cluster. Of several for one
+// architecture, the last is returned. A file that is not that program is an error.
 func findAgents(paths []string) (map[string]string, error) {
 	given := map[string]string{}
 	for _, path := range paths {
@@ -20,10 +22,12 @@ func findAgents(paths []string) (map[string]string, error) {
 	return given, nil
 }
 
-// agentPackage is the package that an agent is built from. Every Go executable contains it.
+// agentPackage is the Go package of the agent's program. archOf looks for that name, since every Go
+// executable contains the name of its main package.
 const agentPackage = "orrery.dev/orrery/cmd/orrery-agent"
 
-// archOf returns the architecture that an agent is built for.
+// archOf returns the architecture, amd64 or arm64, that the agent's program at a path is built for.
+// A file that is not an orrery-agent for Linux is an error.
 func archOf(path string) (string, error) {
 	file, err := elf.Open(path)
 	if _, ok := errors.AsType[*elf.FormatError](err); ok {

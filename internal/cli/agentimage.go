@@ -15,11 +15,13 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/content"
 )
 
+// newAgentImage returns the command "orrery agent-image", which builds the container image of the
+// agent for clusters whose agent connects to the hub.
 func newAgentImage(s streams) *cobra.Command {
 	var name, arch, file, output string
 	cmd := &cobra.Command{
 		Use:   "agent-image --image REGISTRY/NAME:TAG --output FILE",
-		Short: "Make the container image of the agent that clusters are joined by",
+		Short: "Build the container image of the agent",
 		Long: `Make the container image of the agent that clusters are joined by, for "orrery cluster join
 --pull". It is an archive that "ctr images import", "docker load", "podman load" and "skopeo copy
 oci-archive:FILE" take, made from the agent beside this executable without a container runtime. The
@@ -66,7 +68,8 @@ same agent gives the same bytes; what is printed is the digest by which a regist
 	return cmd
 }
 
-// writeImage writes the archive of an image atomically.
+// writeImage writes a container image as an archive to path, in one step and readable for all
+// users. It replaces an existing file. digest is the digest of the image in a registry.
 func writeImage(path string, o image.Options) (digest string, err error) {
 	err = disk.Writer{}.Write(path, 0o644, func(w io.Writer) error {
 		digest, err = image.Write(w, o)

@@ -24,27 +24,30 @@ import (
 	"orrery.dev/orrery/internal/served"
 )
 
-// servedReport is what the clusters of the fleet serve.
+// servedReport is the output of "orrery api-resources": the clusters, the types that they serve,
+// and the objects that use a version which a later Kubernetes removes.
 type servedReport struct {
 	Clusters  []servedCluster    `json:"clusters"`
 	Resources []*served.Resource `json:"resources"`
 	Leaving   []leavingObject    `json:"leaving"`
 }
 
-// servedCluster is a cluster, and where its types are known from.
+// servedCluster is a row of servedReport: a cluster, its Kubernetes version, and what is not known
+// of its types and objects.
 type servedCluster struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"` // version of Kubernetes
-	// Problem is why some or all types could not be requested. These types are then the mirrored
-	// ones, each in one version.
+	// Problem is why some or all types of the cluster could not be requested. The report then has the
+	// types that the hub mirrors in their place, each in one version.
 	Problem string `json:"problem,omitempty"`
-	// Unknown are types with versions that will be removed, but whose objects are not mirrored
-	// and therefore not known.
+	// Unknown has the types with versions that will be removed and whose objects are not mirrored, so
+	// that it is unknown which objects are affected.
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// leavingObject is an object that is written in a version of its API that a later Kubernetes
-// than that of the cluster removes.
+// leavingObject is an object that a client has written in a version of its API which a later
+// Kubernetes than that of the cluster removes. There is one leavingObject for each such version of
+// an object.
 type leavingObject struct {
 	Cluster     string `json:"cluster"`
 	Resource    string `json:"resource"`
@@ -53,11 +56,12 @@ type leavingObject struct {
 	Version     string `json:"version"`               // GROUP/VERSION
 	RemovedIn   string `json:"removedIn"`             // such as 1.37
 	Replacement string `json:"replacement,omitempty"` // GROUP/VERSION
-	// By are the field managers; empty: the cluster serves no version of the type that will
-	// remain.
+	// By has the field managers that wrote the object in this version. It is empty if no manager did,
+	// but the cluster serves no version of the type that will remain.
 	By []string `json:"by,omitempty"`
 }
 
+// newAPIResources returns the command "orrery api-resources".
 func newAPIResources(s streams) *cobra.Command {
 	var (
 		f      hubFlags
@@ -66,7 +70,7 @@ func newAPIResources(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "api-resources",
-		Short: "List what the clusters serve, where they differ, and which objects use APIs that a coming Kubernetes removes",
+		Short: "List the API resources of all clusters, their differences, and the objects that use APIs which a later Kubernetes removes",
 		Long: `List the types that the clusters of the fleet serve, with their versions; types that some
 clusters do not have, or have in other versions or scopes; and objects that somebody writes in
 a version of their API that a Kubernetes after the cluster's own removes, by what Kubernetes
@@ -96,8 +100,11 @@ Each cluster is asked through the hub. Of one that does not answer it is told wh
 	return cmd
 }
 
-// whatIsServed requests the types from each cluster. forbidden names the types whose objects the
-// caller may not list.
+// whatIsServed makes the report for clusters. It requests the types of each cluster through the hub
+// at cfg, and reads from the mirror the objects that use versions which will be removed. If a
+// cluster does not answer, the report has its mirrored types and says so. forbidden is not nil if
+// the caller may not list the objects of some types; the report then lacks these objects. With err
+// there is no report.
 func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alpha1.Cluster) (report *servedReport, forbidden, err error) {
 	var unlisted leftOut
 	report = &servedReport{Clusters: []servedCluster{}, Leaving: []leavingObject{}}
@@ -109,7 +116,7 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 		if err != nil {
 			return nil, nil, fmt.Errorf("ask the fleet what it has of cluster %s: %w", at.Name, err)
 		}
-		// This type belongs to the fleet itself.
+		// The fleet adds this type, so no cluster serves it.
 		mirrored = slices.DeleteFunc(mirrored, func(t served.Type) bool { return t.Group == "clusterpedia.io" && t.Resource == "collectionresources" })
 		types, err := typesBelow(cfg, fleetv1alpha1.ClustersPath+"/"+at.Name+"/proxy")
 		switch {
@@ -139,8 +146,9 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 	return report, unlisted.err(), nil
 }
 
-// typesBelow returns the types that are served below a path of the hub, in all their versions.
-// If some groups cannot be discovered, it returns the types of the others and an error.
+// typesBelow returns the types that can be listed below a path of the hub, in all their versions.
+// The path is that of a cluster or of its mirror. If the discovery of some groups fails, it returns
+// the types of the others, and an error for which discovery.IsGroupDiscoveryFailedError is true.
 func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + path
@@ -168,9 +176,11 @@ func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	return out, partly
 }
 
-// findLeaving returns the objects of a cluster that are written in versions that will be
-// removed, and the types with such versions that are not mirrored. Types that the caller may not
-// list are added to unlisted.
+// findLeaving returns the objects of the cluster c, from its mirror, that are written in a version
+// which a later Kubernetes removes. mirrored has the mirrored types of c, removals the versions
+// that Kubernetes will remove. unknown has the types with such versions that are not mirrored.
+// Types that the caller may not list are added to unlisted, and their objects are missing. If the
+// Kubernetes version of c is unknown, all results are nil.
 func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirrored []served.Type, removals map[schema.GroupVersionKind]served.Removal, unlisted *leftOut) (
 	found []leavingObject, unknown []string, err error,
 ) {
@@ -223,9 +233,9 @@ func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirror
 	return found, unknown, nil
 }
 
-// versions returns the object once for each version that will be removed and that has a field
-// manager. If no version remains, it also returns the object for the version in which it was
-// read.
+// versions returns o once for each version in leaving in which a field manager wrote the object. If
+// stays is false, no version of the type remains in a later Kubernetes. Then it also returns o for
+// read, the version in which the mirror has the object.
 func (o leavingObject) versions(managers []metav1.ManagedFieldsEntry, leaving map[string]served.Removal, read string, stays bool) (out []leavingObject) {
 	add := func(version, by string) {
 		i := slices.IndexFunc(out, func(known leavingObject) bool { return known.Version == version })
@@ -252,11 +262,12 @@ func (o leavingObject) versions(managers []metav1.ManagedFieldsEntry, leaving ma
 	return out
 }
 
-// printServed prints a report for people. whole is false if the caller may not list the objects
-// of some types.
+// printServed prints a report as tables. If named is true, it names the clusters that serve each
+// version. If whole is false, the caller may not list some types, and it does not print that no
+// object is affected.
 func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "RESOURCE\tKIND\tVERSIONS\tNAMESPACED\tCLUSTERS\tCONFLICTS") //nolint:errcheck // Flush reports it
+	fmt.Fprintln(t, "RESOURCE\tKIND\tVERSIONS\tNAMESPACED\tCLUSTERS\tCONFLICTS") //nolint:errcheck // Flush returns the error
 	for _, r := range report.Resources {
 		versions, clusters := strings.Join(r.VersionNames(), ","), fmt.Sprintf("%d/%d", len(r.Clusters()), len(report.Clusters))
 		if named {
@@ -283,10 +294,10 @@ func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-"))
 	}
 	if len(report.Leaving) > 0 {
-		fmt.Fprintln(t, "\nREMOVED IN\tVERSION\tCLUSTER\tNAMESPACE\tOBJECT\tWRITTEN BY\tUSE INSTEAD") //nolint:errcheck // as above
+		fmt.Fprintln(t, "\nREMOVED IN\tVERSION\tCLUSTER\tNAMESPACE\tOBJECT\tWRITTEN BY\tUSE INSTEAD") //nolint:errcheck // Flush returns the error
 	}
 	for _, o := range report.Leaving {
-		// As above.
+		// Flush returns the error.
 		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
 			cmp.Or(strings.Join(o.By, ","), "-"), cmp.Or(o.Replacement, "-"))
 	}

@@ -10,16 +10,18 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// awayError is the response of the hub that a cluster is unreachable. Only requests for
-// discovery fail with awayError: client-go would replace the message of the response.
+// awayError is the error of a request for discovery to a cluster that is unreachable. It wraps the
+// Status with which the hub answered. client-go would replace the message of that Status. Other
+// requests fail with the Status itself.
 type awayError struct{ *apierrors.StatusError }
 
-// Unwrap returns the Status from the hub.
+// Unwrap returns the Status with which the hub answered.
 func (e awayError) Unwrap() error { return e.StatusError }
 
-// plain returns the Status from the hub for an awayError or a refusedError, without the text
-// that the request adds. It returns any other error unchanged, and so a refusedError that a
-// command has wrapped.
+// plain returns the Status of the hub without the text that client-go adds, for messages as kubectl
+// prints them. It does that for an awayError, and for a refusedError directly inside the *url.Error
+// of a request. Every other error is returned unchanged, also a refusedError that a command has
+// wrapped.
 func plain(err error) error {
 	if away, ok := errors.AsType[awayError](err); ok {
 		return away.StatusError
@@ -32,9 +34,10 @@ func plain(err error) error {
 	return err
 }
 
-// awayIn returns an awayError if a response of the hub is one, and closes the body. Otherwise
-// the body can still be read. Only responses to discovery have a warning; clients read the
-// message of all others.
+// awayIn returns an awayError if the hub answered a request for discovery with the Status that the
+// cluster is unreachable, and then closes the body. It recognizes such an answer by its Warning
+// header. For every other answer it returns nil, and the body can still be read. A body that cannot
+// be read is another error.
 func awayIn(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get(fleetv1alpha1.ProxiedHeader) == "" || resp.Header.Get("Warning") == "" {
 		return nil

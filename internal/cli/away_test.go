@@ -23,7 +23,7 @@ import (
 	"orrery.dev/orrery/internal/proxy"
 )
 
-// awayMember is a cluster that the hub knows to be unreachable.
+// awayMember is a cluster that is unreachable for the hub.
 type awayMember struct{}
 
 func (awayMember) Passage() *member.Passage { panic("the cluster is asked") }
@@ -35,8 +35,9 @@ func (awayMember) Cluster() *clusterv1alpha1.Cluster {
 	}}}}
 }
 
-// TestUnreachableClusterIsToldInTheHubsWords wants commands that ask a cluster itself to print the hub's sentence, and nothing else.
-func TestUnreachableClusterIsToldInTheHubsWords(t *testing.T) {
+// TestUnreachableClusterPrintsHubMessage: commands that send requests to a cluster print
+// the hub's sentence when the cluster is unreachable, and nothing else.
+func TestUnreachableClusterPrintsHubMessage(t *testing.T) {
 	const sentence = `cluster "oak" is unreachable since 2026-01-02T03:04:05Z: no route to host`
 	p := proxy.New(func(name string) (proxy.Member, bool) { return awayMember{}, name == "oak" })
 	hub := httptest.NewServer(answer.Func(func(w http.ResponseWriter, r *http.Request) error {
@@ -57,8 +58,8 @@ func TestUnreachableClusterIsToldInTheHubsWords(t *testing.T) {
 		"exec -C oak web -- date":           "Error from server (ServiceUnavailable): " + sentence + "\n",
 		"exec -C oak deploy/web -- date":    "Error from server (ServiceUnavailable): " + sentence + "\n",
 		"attach -C oak web":                 "Error from server (ServiceUnavailable): " + sentence + "\n",
-		"logs -C oak web":                   "error: cluster oak: Error from server (ServiceUnavailable): " + sentence + "\nerror: 1 of 1 logs failed, as told above; the rest is shown\n",
-		"logs -C oak deploy/web":            "error: cluster oak: Error from server (ServiceUnavailable): " + sentence + "\nerror: 1 of 1 logs failed, as told above; the rest is shown\n",
+		"logs -C oak web":                   "error: cluster oak: Error from server (ServiceUnavailable): " + sentence + "\nerror: 1 of 1 logs failed (errors above)\n",
+		"logs -C oak deploy/web":            "error: cluster oak: Error from server (ServiceUnavailable): " + sentence + "\nerror: 1 of 1 logs failed (errors above)\n",
 		"promote -C oak deploy/web -n shop": "Error from server (ServiceUnavailable): " + sentence + "\n",
 	} {
 		t.Run(command, func(t *testing.T) {

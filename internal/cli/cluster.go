@@ -30,16 +30,20 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// hubFlags select the hub of a command.
+// hubFlags are the flags --kubeconfig and --context of a command, which select the hub that it
+// uses.
 type hubFlags struct{ kubeconfig, context string }
 
+// add adds the flags to cmd and its subcommands.
 func (f *hubFlags) add(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the hub (default: $KUBECONFIG, then the hub's or the demo's data directory on this machine)")
 	cmd.PersistentFlags().StringVar(&f.context, "context", "", "context in the kubeconfig (default: hub, where there is one, else the current context)")
 }
 
-// findKubeconfig returns the path of the kubeconfig of the hub on this machine, or path if it is
-// not "".
+// findKubeconfig returns the kubeconfig of the hub for a command: path if it is not "", else
+// $KUBECONFIG, which may list several paths. Otherwise it is that of the hub or else of the demo in
+// the default data directory on this machine. If there is none, the error says how to start a hub.
+// Only the files in data directories are checked to exist.
 func findKubeconfig(path string) (string, error) {
 	if path != "" {
 		return path, nil
@@ -60,7 +64,9 @@ func findKubeconfig(path string) (string, error) {
 		strings.Join(candidates, " and no "), "orrery server", "orrery demo up")
 }
 
-// load reads the kubeconfig of the hub, and returns its path.
+// load reads the kubeconfig that the flags select. path is its path, or a list of paths from
+// $KUBECONFIG. Its context is --context, or the context named hub if there is one, or the current
+// context. A kubeconfig without clusters is an error.
 func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 	if path, err = findKubeconfig(f.kubeconfig); err != nil {
 		return nil, "", err
@@ -77,7 +83,7 @@ func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 		return nil, "", fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 	if len(raw.Clusters) == 0 {
-		return nil, "", fmt.Errorf("read kubeconfig %s: it has no cluster", path)
+		return nil, "", fmt.Errorf("read kubeconfig %s: it has no clusters; name the kubeconfig of a hub with --kubeconfig", path)
 	}
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
 	if f.context == "" && raw.Contexts["hub"] != nil {
@@ -86,7 +92,8 @@ func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 	return clientcmd.NewNonInteractiveClientConfig(*raw, overrides.CurrentContext, overrides, rules), path, nil
 }
 
-// config returns the configuration for the hub, and the path of its kubeconfig.
+// config returns the configuration of a client for the hub, and the path of the kubeconfig that it
+// comes from. It sends no request. Requests fail with the errors that telling describes.
 func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 	c, path, err := f.load()
 	if err != nil {
@@ -96,7 +103,9 @@ func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 	return cfg, path, err
 }
 
-// configOf returns the configuration for the hub from the kubeconfig at a path.
+// configOf returns the configuration of a client for the context of c. path is the path of the
+// kubeconfig, for errors. Requests are not rate-limited and fail with the errors that telling
+// describes. configOf also stops client-go from logging in this process.
 func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
 	quiet()
 	cfg, err := c.ClientConfig()
@@ -108,8 +117,9 @@ func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// client returns access to the hub and requires no rights. Requests end with ctx, also those for
-// the discovery of types.
+// client returns a configuration for the hub, and a client with it. It sends no request. Requests
+// of both end with ctx, also those for discovery. Requests and watches of the client also end after
+// 30 seconds; those of other clients from the configuration do not.
 func (f *hubFlags) client(ctx context.Context) (*rest.Config, client.WithWatch, error) {
 	cfg, path, err := f.config()
 	if err != nil {
@@ -121,13 +131,13 @@ func (f *hubFlags) client(ctx context.Context) (*rest.Config, client.WithWatch, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
 	}
-	// Watches of a command may take longer than a request.
+	// Watches of other clients from cfg may take longer than a request.
 	cfg.Timeout = 0
 	return cfg, c, nil
 }
 
-// connect returns access to the hub and its ID. A tenant may not read the ID, so this is for
-// commands of administrators.
+// connect returns a configuration and a client of the hub, as client does, and the ID of the hub.
+// It requests the ID, which tenants may not read. So connect is for commands of administrators.
 func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
 	cfg, c, err := f.client(ctx)
 	if err != nil {
@@ -137,17 +147,17 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	return cfg, c, id, err
 }
 
-// hubID returns the ID of the hub in its members: the UID of its namespace kube-system.
+// hubID requests the ID by which members know the hub: the UID of the hub's namespace kube-system.
 func hubID(ctx context.Context, c client.Client) (string, error) {
 	var system corev1.Namespace
 	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
-		return "", fmt.Errorf("ask the hub who it is: %w", err)
+		return "", fmt.Errorf("read the identity of the hub: %w", err)
 	}
 	return string(system.UID), nil
 }
 
-// connectReady waits until the API server of the hub is ready, and returns a client of the hub
-// and its ID.
+// connectReady waits until the API server of the hub is ready, and returns a client of the hub and
+// its ID. It returns an error if ctx ends first, and at once if the API server cannot be reached.
 func (f *hubFlags) connectReady(ctx context.Context) (client.WithWatch, string, error) {
 	cfg, _, err := f.config()
 	if err != nil {
@@ -160,10 +170,11 @@ func (f *hubFlags) connectReady(ctx context.Context) (client.WithWatch, string, 
 	return c, id, err
 }
 
+// newCluster returns the command "orrery cluster", with its subcommands.
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Join, list and remove clusters; build them on hosts, change and undo them",
+		Short: "Join, list and remove clusters; build, change and delete clusters on hosts",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -190,18 +201,19 @@ func newJoin(s streams, f *hubFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join NAME --cluster-kubeconfig FILE | --pull",
 		Short: "Join an existing cluster",
-		Long: `Join an existing cluster: wait until its API server is ready, check that the credentials
-suffice and that it is not joined already; then give the hub an account of its own there and create the
-Cluster. The account is the ServiceAccount ` + member.AccountNamespace + `/` + member.AccountName + `, bound to cluster-admin; the hub keeps
-a token of it, for 30 days or what the cluster grants, and renews that by itself.
-With --keep-credentials nothing is created in the cluster, and the hub keeps the
-kubeconfig's credentials. When a check fails nothing is stored.
+		Long: `Join an existing cluster. The command waits until the API server of the cluster is ready, and checks
+that the credentials suffice and that the cluster has not joined already. Then it creates an account for
+the hub in the cluster, and the Cluster on the hub. If a check fails, nothing is stored.
 
-With --pull the hub need not reach the cluster: an agent there dials the hub. A Cluster is
-created, and a manifest printed, which somebody applies in the cluster within 24 hours as its
-administrator; --apply-with-kubeconfig applies it at once. A cluster that is joined without an
-agent stays so until the agent has come. The agent runs from --agent-image, which "orrery
-agent-image" makes, or with --agent-process as a process outside of the cluster.`,
+The account is the ServiceAccount ` + member.AccountNamespace + `/` + member.AccountName + `, bound to cluster-admin. The hub keeps
+a token of it, for 30 days or as long as the cluster grants, and renews the token by itself. With
+--keep-credentials nothing is created in the cluster, and the hub keeps the credentials of the kubeconfig.
+
+With --pull the hub need not reach the cluster: an agent in the cluster connects to the hub. The command
+creates a Cluster and prints a manifest. Apply it in the cluster within 24 hours, as an administrator, or
+let --apply-with-kubeconfig apply it at once. A cluster that has joined without an agent keeps its
+connection until the agent has connected. The agent runs in the cluster from --agent-image, which
+"orrery agent-image" builds, or with --agent-process as a process outside the cluster.`,
 		Example: `  orrery cluster join oak --cluster-kubeconfig oak.kubeconfig --region eu-west-1 --labels env=prod
   orrery cluster join oak --pull --agent-image registry.example.com/orrery-agent:v1 | kubectl --context oak apply -f -`,
 		Args: oneName,
@@ -210,10 +222,10 @@ agent-image" makes, or with --agent-process as a process outside of the cluster.
 				return err
 			}
 			if pull && keep {
-				return usageError{errors.New("--pull: the hub gets the token that the agent makes; --keep-credentials is for a kubeconfig")}
+				return usageError{errors.New("--pull: leave --keep-credentials out; the hub gets a token that the agent creates, and no kubeconfig")}
 			}
 			if pull && (file != "" || o.Context != "") {
-				return usageError{errors.New("--pull: the hub keeps no kubeconfig of a cluster whose agent dials in; to have the manifest applied, use --apply-with-kubeconfig")}
+				return usageError{errors.New("--pull: leave out --cluster-kubeconfig and --cluster-context; to have the manifest applied in the cluster, use --apply-with-kubeconfig")}
 			}
 			if pull {
 				o.Name, o.Labels = args[0], labels
@@ -241,7 +253,7 @@ agent-image" makes, or with --agent-process as a process outside of the cluster.
 				return err
 			}
 			if _, err := member.WaitReady(ctx, c, o.Name); err != nil {
-				return fmt.Errorf("wait for cluster %s: %w; it stays joined, see %q", o.Name, err, "orrery cluster describe "+o.Name)
+				return fmt.Errorf("wait for cluster %s: %w; the cluster has joined and may still become ready, see %q", o.Name, err, "orrery cluster describe "+o.Name)
 			}
 			return say(s.out, "cluster %s is ready\n", o.Name)
 		},
@@ -249,12 +261,12 @@ agent-image" makes, or with --agent-process as a process outside of the cluster.
 	cmd.Flags().StringVar(&file, "cluster-kubeconfig", "", "kubeconfig file of the cluster to join")
 	cmd.Flags().StringVar(&o.Context, "cluster-context", "", "context in that file (default: its current context)")
 	cmd.Flags().StringToStringVar(&labels, "labels", nil, "labels of the Cluster, by which policies select it, such as env=prod")
-	cmd.Flags().BoolVar(&keep, "keep-credentials", false, "have the hub keep the kubeconfig's credentials, and make no account for it in the cluster")
-	cmd.Flags().StringVar(&o.Provider, "provider", "", "who runs the cluster")
+	cmd.Flags().BoolVar(&keep, "keep-credentials", false, "let the hub keep the credentials of the kubeconfig, and create no account in the cluster")
+	cmd.Flags().StringVar(&o.Provider, "provider", "", "the company or team that runs the cluster")
 	cmd.Flags().StringVar(&o.Region, "region", "", "region of the cluster")
 	cmd.Flags().StringSliceVar(&o.Zones, "zones", nil, "zones of the cluster's nodes")
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the cluster in all")
-	cmd.Flags().BoolVar(&pull, "pull", false, "have an agent in the cluster dial the hub, and print the manifest for it")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait until the cluster is ready")
+	cmd.Flags().BoolVar(&pull, "pull", false, "print a manifest for an agent in the cluster, which connects to the hub")
 	p.add(cmd)
 	return cmd
 }
@@ -267,9 +279,9 @@ func newUnjoin(s streams, f *hubFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unjoin NAME",
 		Short: "Remove a cluster from the fleet; its workloads keep running",
-		Long: `Remove a cluster from the fleet. What Orrery placed there keeps running and loses only
-our marks, unless --delete-workloads asks for its deletion. The hub's account there, if
-join made one, is removed last; the namespace ` + member.AccountNamespace + ` stays.`,
+		Long: `Remove a cluster from the fleet. The workloads that Orrery placed there keep running, without Orrery's
+labels and annotations; with --delete-workloads they are deleted. The hub's account in the cluster, if
+join created one, is removed last. The namespace ` + member.AccountNamespace + ` stays.`,
 		Args:              oneName,
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -284,18 +296,19 @@ join made one, is removed last; the namespace ` + member.AccountNamespace + ` st
 			}
 			last, err := member.WaitGone(ctx, c, args[0])
 			if err != nil {
-				return fmt.Errorf("wait until cluster %s has left: %w; it goes on leaving, see %q", args[0], err, "orrery cluster describe "+args[0])
+				return fmt.Errorf("wait until cluster %s has left: %w; the cluster continues to leave, see %q", args[0], err, "orrery cluster describe "+args[0])
 			}
 			return say(s.out, "cluster %s has left the fleet\n%s", args[0], neutral.Trusted(afterwards(last)))
 		},
 	}
-	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete what Orrery placed in the cluster")
+	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete the workloads that Orrery placed in the cluster")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
 	return cmd
 }
 
-// afterwards returns the text about what stays in a cluster that was unjoined, and what happens
-// to it when the cluster joins again. last is the last state of the Cluster; nil: unknown.
+// afterwards returns the text for the user about what stays in a cluster that has left the fleet,
+// and what happens with that at a new join. It ends with a line break. last is the Cluster as it
+// was last read. If last is nil or has no such condition, the text is "".
 func afterwards(last *clusterv1alpha1.Cluster) string {
 	var left *metav1.Condition
 	if last != nil {
@@ -305,13 +318,13 @@ func afterwards(last *clusterv1alpha1.Cluster) string {
 	case left == nil:
 		return ""
 	case left.Reason == clusterv1alpha1.ReasonMarksLeft:
-		return "It could not be reached: the workloads keep running there, and our labels and annotations stay on them.\n" +
-			"When it joins this hub again, what is still placed there is taken up as it is, and \"orrery cluster orphans\" lists the rest.\n" +
-			"The hub's account, if it has one there, stays, too: \"kubectl delete clusterrolebinding " + member.AccountBinding + "\" in the cluster removes it.\n"
+		return "The cluster could not be reached: the workloads keep running there, with Orrery's labels and annotations.\n" +
+			"If it joins this hub again, Orrery takes over the workloads that policies still place there; \"orrery cluster orphans\" lists the rest.\n" +
+			"If the hub has an account in the cluster, it stays, too: remove it there with \"kubectl delete clusterrolebinding " + member.AccountBinding + "\".\n"
 	case left.Reason == clusterv1alpha1.ReasonOrphaned:
-		return "The workloads keep running there. When it joins this hub again, what is still placed there is taken up as it is.\n"
+		return "The workloads keep running there. If the cluster joins this hub again, Orrery takes over those that policies still place there.\n"
 	default:
-		return "What Orrery had placed there was deleted.\n"
+		return "The workloads that Orrery had placed there were deleted.\n"
 	}
 }
 
@@ -341,7 +354,7 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
-		Short: "Show a cluster, its conditions, what is placed there and what is mirrored of it",
+		Short: "Show a cluster: its conditions, the objects placed there, and the kinds mirrored from it",
 		Args:  oneName,
 
 		ValidArgsFunction: f.completeClusters,
@@ -368,7 +381,7 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 				placed, refused := placements(ctx, c, args[0])
 				switch {
 				case apierrors.IsForbidden(refused):
-					err = say(w, "not known: %s\n", neutral.Indented(explained(ctx, refused)))
+					err = say(w, "unknown: %s\n", neutral.Indented(explained(ctx, refused)))
 				case refused != nil:
 					return refused
 				default:
@@ -381,7 +394,7 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 				if unknown == nil {
 					return errors.Join(refused, describeMirror(w, mirror))
 				}
-				if err := say(w, "\nMIRROR\nnot known: %s\n", neutral.Indented(explained(ctx, unknown))); err != nil {
+				if err := say(w, "\nMIRROR\nunknown: %s\n", neutral.Indented(explained(ctx, unknown))); err != nil {
 					return err
 				}
 				if !apierrors.IsForbidden(unknown) {
@@ -395,11 +408,13 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 	return cmd
 }
 
+// describe prints the fields of a Cluster and its conditions as tables, for "orrery cluster
+// describe". It hides passwords in addresses.
 func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(name string, values ...string) {
 		if value := strings.Join(values, ", "); value != "" {
-			_ = say(t, "%s:\t%s\n", name, value) // Flush reports it
+			_ = say(t, "%s:\t%s\n", name, value) // Flush returns the error
 		}
 	}
 	row("Name", c.Name)
@@ -435,17 +450,18 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	}
 	describeAgent(row, c, time.Now())
 	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
-	_ = say(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") // Flush reports it
+	_ = say(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") // Flush returns the error
 	for _, cond := range c.Status.Conditions {
-		// Flush reports it.
+		// Flush returns the error.
 		_ = say(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
 			duration.HumanDuration(time.Since(cond.LastTransitionTime.Time)), cond.Message)
 	}
 	return t.Flush()
 }
 
-// describeAgent adds rows about the state of the agent, for a cluster that dials in, and about
-// the rights of the hub.
+// describeAgent adds rows to the output of describe for a cluster whose agent connects to the hub.
+// They show the rights that the agent gives the hub, its connection and its certificate. For other
+// clusters it adds none.
 func describeAgent(row func(name string, values ...string), c *clusterv1alpha1.Cluster, now time.Time) {
 	if c.Spec.SyncMode != clusterv1alpha1.Pull {
 		return
@@ -470,7 +486,8 @@ func describeAgent(row func(name string, values ...string), c *clusterv1alpha1.C
 	}
 }
 
-// certificates returns the text about when the first certificate of a cluster expires.
+// certificates returns a text that says until when a certificate is valid, or since when it has
+// expired. end is its expiry; the text has it in UTC.
 func certificates(end, now time.Time) string {
 	at := end.UTC().Format(time.RFC3339)
 	if now.Before(end) {
@@ -479,6 +496,7 @@ func certificates(end, now time.Time) string {
 	return "expired since " + at
 }
 
-// say prints text for a person. The arguments are foreign text, unless they are neutral.Trusted:
-// no argument can add a line or a cell.
+// say prints text for a person, formatted as by fmt.Fprintf. format is printed unchanged. Each
+// argument becomes one line of at most 4 KiB without control characters. So data of a member cannot
+// imitate a line or a cell. Arguments of the type neutral.Trusted are printed as they are.
 func say(w io.Writer, format string, args ...any) error { return neutral.Fprintf(w, format, args...) }

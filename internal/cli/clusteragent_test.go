@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/internal/hub"
 )
 
-// TestNoTokenForNobody: where the manifest cannot be applied, no token is made for it: a new one ends the old one, and with a rejoin the key of the
-// agents that the cluster has.
+// TestNoTokenForNobody: no token is created if the manifest cannot be applied. A new token
+// would end the old one, and in a rejoin also the key of the running agents.
 func TestNoTokenForNobody(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(hub.Scheme()).WithObjects(
 		&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}},
@@ -37,10 +37,13 @@ func TestNoTokenForNobody(t *testing.T) {
 	}
 }
 
-// TestRejoin: a rejoin prints a manifest with another token, for the rights that the Cluster says.
-// With --replace, and not without, the hub forgets the agents' key, and the agents make another.
+// TestRejoin: a rejoin prints a manifest with another token, and with the rights in the
+// Cluster. Only with --replace, the hub revokes the agents' key, and the agents make another.
 func TestRejoin(t *testing.T) {
-	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "oak.agent"}}
+	const annotation = "agent.orrery.dev/key"
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: clusterv1alpha1.SecretNamespace, Name: "oak.agent", Annotations: map[string]string{annotation: "one"},
+	}}
 	c := fake.NewClientBuilder().WithScheme(hub.Scheme()).WithObjects(
 		key,
 		&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak", UID: "one"}, Spec: clusterv1alpha1.ClusterSpec{
@@ -69,19 +72,20 @@ func TestRejoin(t *testing.T) {
 		return token
 	}
 	first := token(false)
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
-		t.Errorf("the hub does not know the agents' key any more: %v", err)
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil || key.Annotations[annotation] != "one" {
+		t.Errorf("the hub does not know the agents' key any more: %v, %v", key.Annotations, err)
 	}
 	second := token(true)
-	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); !apierrors.IsNotFound(err) {
-		t.Errorf("the hub still knows the agents' key: %v", err)
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil || key.Annotations[annotation] != "" {
+		t.Errorf("the hub still knows the agents' key: %v, %v", key.Annotations, err)
 	}
 	if first == "" || second == first {
 		t.Error("the second token is the first")
 	}
 }
 
-// TestDescribeAgent: of a cluster that dials in it is said how its agent is doing, and of others nothing.
+// TestDescribeAgent: the state of the agent is shown for a cluster that dials in, and for no
+// other.
 func TestDescribeAgent(t *testing.T) {
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(d))) }

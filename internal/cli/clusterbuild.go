@@ -17,18 +17,19 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// joinTimeout limits the time in which a built cluster must join.
+// joinTimeout is how long a cluster that was just built may take to join the hub and become ready:
+// one minute.
 const joinTimeout = time.Minute
 
-// build builds or changes a cluster from a file.
+// build has the flags of the commands that build or change a cluster on hosts: create, apply,
+// add-node and rollback.
 type build struct {
 	streams
 	runFlags
 
-	hub   *hubFlags
-	file  fileFlag
-	join  bool
-	again string // the command to repeat, if there is no file
+	hub  *hubFlags
+	file fileFlag
+	join bool
 }
 
 func newBuild(s streams, hub *hubFlags) *build { return &build{streams: s, hub: hub} }
@@ -40,7 +41,9 @@ func (b *build) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&b.join, "join", false, "then join the cluster to the hub, with the labels, provider, region and zones that the file gives it")
 }
 
-// read returns the cluster in the file, and its recorded state; nil for a new cluster.
+// read returns the cluster that the file of -f describes, and the recorded state of that cluster,
+// which is nil if it is new. --source replaces the source in the file. Invalid flags, and a file
+// that fileFlag.read refuses, are an error.
 func (b *build) read(ctx context.Context) (*clusterv1alpha1.Cluster, *lifecycle.State, error) {
 	if err := b.check(); err != nil {
 		return nil, nil, err
@@ -50,12 +53,13 @@ func (b *build) read(ctx context.Context) (*clusterv1alpha1.Cluster, *lifecycle.
 		return nil, nil, err
 	}
 	if b.source != "" {
-		c.Spec.Provision.Source = b.source // a resumed run must use it, too
+		c.Spec.Provision.Source = b.source // a resumed run must use the same source
 	}
 	state, err := b.files().Load(ctx, c.Name)
 	return c, state, err
 }
 
+// newCreate returns the command "orrery cluster create".
 func newCreate(s streams, hub *hubFlags) *cobra.Command {
 	b := newBuild(s, hub)
 	cmd := &cobra.Command{
@@ -92,7 +96,7 @@ func newApply(s streams, hub *hubFlags) *cobra.Command {
 	b := newBuild(s, hub)
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Change a cluster that was built from here to what its file says",
+		Short: "Change a cluster that was built from here, so that it matches its file",
 		Long: `Change a cluster that was built from here to what its file says, and repair what is no
 longer as it was left. What is so already is not touched: with nothing to do, no host is
 changed. Hosts are removed by "orrery cluster delete-node" only.
@@ -159,6 +163,8 @@ else that is new in the file is applied.`,
 	return cmd
 }
 
+// isBuilt returns an error with advice if the recorded state does not say that the cluster is
+// completely built. state is nil for a cluster that is not recorded.
 func (b *build) isBuilt(name string, state *lifecycle.State) error {
 	if state == nil || state.Applied == nil {
 		return fmt.Errorf("cluster %s is not built yet, as far as %s knows: build it with %q, or look elsewhere with --state-dir",
@@ -167,8 +173,9 @@ func (b *build) isBuilt(name string, state *lifecycle.State) error {
 	return nil
 }
 
-// keepsHosts returns an error if the file lacks hosts of its cluster: a missing line is not a
-// request to remove the host.
+// keepsHosts returns an error if the file of a cluster lacks hosts of the cluster, or hosts that an
+// unfinished run has begun to change. A host that is missing in the file is not a request to remove
+// that host. state is the recorded state; it may be nil.
 func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
 	applied, begun := state.Intent().Lost(c.Spec.Provision)
 	switch {
@@ -179,14 +186,17 @@ func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
 		return fmt.Errorf("the file lacks %s, which a run has begun to add to cluster %s: put them back in hosts, or take them out with %q",
 			hostNames(begun), c.Name, "orrery cluster delete-node "+c.Name+" "+strings.Join(begun, " "))
 	case len(begun) > 0:
-		return fmt.Errorf("the file lacks %s, which an unfinished run has begun to change: put them back in hosts, or undo all of it with %q and begin anew",
+		return fmt.Errorf("the file lacks %s, which an unfinished run has begun to change: put them back in hosts, or undo everything that the run did with %q, and start again",
 			hostNames(begun), "orrery cluster delete "+c.Name)
 	}
 	return nil
 }
 
-// run shows the effect of an Operation, asks for confirmation, runs it, and joins the cluster if
-// requested.
+// run builds or changes the cluster c by the Operation op, so that it matches spec. It plans, shows
+// the changes, asks question, does the work, prints the result, and with --join joins the cluster
+// to the hub. With --dry-run it only shows the plan. --yes and --plan skip the question. Without a
+// terminal, create needs no answer; changes that disrupt more than a reload need --yes. If only the
+// join fails, the cluster stays built.
 func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clusterv1alpha1.Provision, op *lifecyclev1alpha1.Operation, question string) error {
 	progress := newRunProgress(b.err, b.verbose)
 	e, err := b.engine(c.Name, progress)
@@ -194,9 +204,12 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 		return err
 	}
 	if b.dryRun {
-		return b.show(ctx, b.streams, e, op, spec, b.command(op))
+		if op.Spec.Action == lifecyclev1alpha1.ActionAddNode { // not also those that the file gets later
+			return b.show(ctx, b.streams, e, op, spec, "--hosts", strings.Join(op.Spec.NamedHosts(), ","))
+		}
+		return b.show(ctx, b.streams, e, op, spec)
 	}
-	// Check before the work that the hub is reachable.
+	// The hub must be reachable before the work begins, because the cluster joins it at the end.
 	var fleet client.WithWatch
 	var hubID string
 	if b.join {
@@ -244,22 +257,9 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 	return b.joinHub(ctx, fleet, hubID, c)
 }
 
-// command returns the command line that repeats an Operation.
-func (b *build) command(op *lifecyclev1alpha1.Operation) string {
-	if b.again != "" {
-		return b.again
-	}
-	switch op.Spec.Action {
-	case lifecyclev1alpha1.ActionCreate:
-		return "orrery cluster create -f " + b.file.path
-	case lifecyclev1alpha1.ActionAddNode:
-		return "orrery cluster add-node -f " + b.file.path + " --hosts " + strings.Join(op.Spec.NamedHosts(), ",")
-	case lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionDeleteNode, lifecyclev1alpha1.ActionDelete, lifecyclev1alpha1.ActionRenewCertificates:
-	}
-	return "orrery cluster apply -f " + b.file.path
-}
-
-// joinHub joins a built cluster, in the same way as with a given kubeconfig.
+// joinHub joins the built cluster c to the hub of the client fleet, with the administrator's
+// kubeconfig of c. It waits until the cluster is ready, and prints that. After joinTimeout it
+// returns an error.
 func (b *build) joinHub(ctx context.Context, fleet client.WithWatch, hubID string, c *clusterv1alpha1.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -274,7 +274,7 @@ func (b *build) joinHub(ctx context.Context, fleet client.WithWatch, hubID strin
 		return fmt.Errorf("cluster %s is built, but did not join the hub: %w; try again with %q", c.Name, err, "orrery cluster apply --join -f "+b.file.path)
 	}
 	if _, err := member.WaitReady(ctx, fleet, c.Name); err != nil {
-		return fmt.Errorf("wait for cluster %s: %w; it stays joined, see %q", c.Name, err, "orrery cluster describe "+c.Name)
+		return fmt.Errorf("wait for cluster %s: %w; the cluster has joined and may still become ready, see %q", c.Name, err, "orrery cluster describe "+c.Name)
 	}
 	return say(b.out, "cluster %s has joined the hub and is ready\n", c.Name)
 }

@@ -65,7 +65,7 @@ asked.`,
 				_, err := exact(s.out).Write(content)
 				return err
 			}
-			// users will write passwords into it
+			// Users will write passwords into the file, so only its owner may read it.
 			file, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("--out: %s is there already: remove it, or choose another name", out)
@@ -85,7 +85,8 @@ asked.`,
 	return cmd
 }
 
-// newest returns the newest version in a catalogue, which has minor versions or patch versions.
+// newest returns the newest Kubernetes version that a catalog supports, as MAJOR.MINOR.PATCH. If
+// the catalog names only minor versions, the patch is 0.
 func newest(c *catalog.Catalog) string {
 	supported := c.Supported()
 	last := supported[len(supported)-1]
@@ -117,7 +118,8 @@ func newClusterKubeconfig(s streams) *cobra.Command {
 	return cmd
 }
 
-// readKubeconfig returns the kubeconfig of a built cluster.
+// readKubeconfig returns the administrator's kubeconfig that a run has stored for a cluster. If
+// there is none, the error says that the API server of the cluster has never answered.
 func readKubeconfig(files lifecycle.Files, name string) ([]byte, error) {
 	content, err := os.ReadFile(files.Path(name, "kubeconfig"))
 	if errors.Is(err, fs.ErrNotExist) {

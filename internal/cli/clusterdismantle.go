@@ -14,6 +14,7 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
+// forgetUsage is the help text of the flag --forget-unreachable.
 const forgetUsage = "hosts that cannot be reached or logged in to, or lost the record of what was done on them, are gone for good: go on without undoing anything on them"
 
 func newDeleteNode(s streams) *cobra.Command {
@@ -24,7 +25,7 @@ func newDeleteNode(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "delete-node NAME HOST...",
-		Short: "Take hosts out of a cluster, workers and control planes, dead ones too",
+		Short: "Remove hosts from a cluster: workers and control planes, also dead ones",
 		Long: `Take hosts out of a cluster that was built from here: cordon and drain them within the
 disruption budgets, take their members out of etcd, tell the other hosts, and undo what
 was done on them. Nothing is begun that would cost etcd its quorum.
@@ -72,7 +73,7 @@ one with -f. Take the hosts out of the cluster's file afterwards.`,
 			op.Spec.DeleteNode.Hosts, op.Spec.DeleteNode.Unreachable = hosts, unreachable(forget)
 			switch {
 			case f.dryRun:
-				return f.show(ctx, s, e, op, spec, "orrery cluster delete-node "+name+" "+strings.Join(hosts, " ")+logins.again()+forgetFlag(forget))
+				return f.show(ctx, s, e, op, spec)
 			case f.yes:
 			case !s.interactive():
 				return errNeedsYes
@@ -112,7 +113,7 @@ func newDelete(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "delete NAME",
-		Short: "Undo a cluster: its hosts become what they were, its data are lost",
+		Short: "Delete a cluster: its hosts become as they were before it, and its data is lost",
 		Long: `Undo a cluster that was built from here, on all its hosts: exactly what was done is undone,
 and what was there before comes back. The cluster's data are lost: its name has to be
 typed, or --yes given. A cluster that has joined a hub is to leave it first, with
@@ -145,7 +146,7 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 			op.Spec.Delete.Unreachable = unreachable(forget)
 			switch {
 			case f.dryRun:
-				return f.show(ctx, s, e, op, spec, "orrery cluster delete "+name+logins.again()+forgetFlag(forget))
+				return f.show(ctx, s, e, op, spec)
 			case f.yes:
 			case !s.interactive():
 				return errors.New("standard input is not a terminal, so the cluster's name cannot be typed: agree with --yes")
@@ -173,9 +174,10 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 	return cmd
 }
 
-// confirmLeaving asks whether hosts should be removed from a cluster. If hosts are removed
-// without undoing anything on them, the user must type their names: a host that refuses the
-// login may be running, and continues its part of the cluster.
+// confirmLeaving asks the user whether hosts should be removed from a cluster, and returns
+// errDeclined unless the user agrees. undone has those of the hosts on which all changes will be
+// undone. If others remain, the user must type their names: such a host may still run and act as a
+// part of the cluster.
 func (s streams) confirmLeaving(ctx context.Context, cluster string, hosts, undone []string) error {
 	forgotten := slices.DeleteFunc(slices.Clone(hosts), func(name string) bool { return slices.Contains(undone, name) })
 	if len(forgotten) == 0 {
@@ -185,15 +187,8 @@ func (s streams) confirmLeaving(ctx context.Context, cluster string, hosts, undo
 	return s.confirmName(ctx, fmt.Sprintf("Take %s out of cluster %s? Nothing on %s is undone. Type %q to go on:", hostNames(hosts), cluster, hostNames(forgotten), names), names)
 }
 
-// forgetFlag returns the flag for a command that the user should repeat.
-func forgetFlag(forget bool) string {
-	if forget {
-		return " --forget-unreachable"
-	}
-	return ""
-}
-
-// unreachable returns the policy for hosts that cannot be reached.
+// unreachable returns what an Operation does with hosts that cannot be reached: Forget if forget is
+// true, otherwise Refuse.
 func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	if forget {
 		return lifecyclev1alpha1.UnreachableForget
@@ -201,7 +196,7 @@ func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	return lifecyclev1alpha1.UnreachableRefuse
 }
 
-// namesOf returns the names of the hosts of a spec.
+// namesOf returns the names of all hosts of a spec, in the order of the spec.
 func namesOf(spec *clusterv1alpha1.Provision) []string {
 	names := make([]string, 0, len(spec.Hosts))
 	for _, h := range spec.Hosts {

@@ -13,15 +13,18 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/config"
 )
 
-// fileFlag is the file that describes a cluster.
+// fileFlag is the required flag -f: the path of a file that describes a cluster on hosts, in the
+// format of Orrery or of KubeKey. "-" means standard input.
 type fileFlag struct{ path string }
 
 func (f *fileFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file that describes the cluster, of Orrery or of KubeKey; - is standard input")
 }
 
-// read returns the cluster. It prints which fields of the file are ignored, and which fields
-// that are not set have another default in KubeKey.
+// read returns the cluster that the file describes; its name is valid and its spec.provision is not
+// nil. It prints to s.err the fields of the file that are ignored, and the unset fields whose
+// default differs from that of KubeKey. A file that asks for a join by agent is an error, because
+// only a hub can do that.
 func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	content, dir, err := f.content(s.in)
 	if err != nil {
@@ -53,15 +56,17 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	return c, checkName(c.Name)
 }
 
-// loginsFlag is a file that describes a cluster. Only the logins of its hosts are used.
+// loginsFlag is the optional flag -f of commands for a built cluster: a file with the present
+// logins of its hosts, if they have changed. Nothing else in the file is used.
 type loginsFlag struct{ fileFlag }
 
 func (f *loginsFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file of the cluster with the present logins of its hosts, if these have changed since it was applied; nothing else of it is used")
 }
 
-// read returns the hosts of the file with their logins; nil if there is no file. It returns an
-// error if the file describes another cluster.
+// read returns the hosts in the file, with their logins; nil if -f is not set. It prints to s.err
+// which fields of the file are ignored. It is an error if the file does not describe the named
+// cluster.
 func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, error) {
 	if f.path == "" {
 		return nil, nil
@@ -76,15 +81,8 @@ func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, er
 	return c.Spec.Provision.Hosts, nil
 }
 
-// again returns the flag for a command that the user should repeat.
-func (f *loginsFlag) again() string {
-	if f.path == "" {
-		return ""
-	}
-	return " -f " + f.path
-}
-
-// content returns the file, and the directory that paths in it are relative to.
+// content returns the bytes of the file, and the directory at which relative paths in it begin. For
+// standard input that is the working directory. Without -f the error is a usageError.
 func (f *fileFlag) content(stdin io.Reader) (content []byte, dir string, err error) {
 	switch f.path {
 	case "":

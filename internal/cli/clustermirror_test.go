@@ -12,7 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestDescribeMirror: what the hub says of a cluster's mirror is shown by type, with what is not mirrored and what is not honoured.
+// TestDescribeMirror: the hub's report on the mirror of a cluster is shown by type, with the
+// types that are not mirrored and the settings that are not honoured.
 func TestDescribeMirror(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/fleet.orrery.dev/v1alpha1/clusters/oak/mirror" {
@@ -40,11 +41,11 @@ func TestDescribeMirror(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
 	want := []string{
-		"", "Mirror: 2 types, the oldest last seen 90s ago", "", "MIRRORED VERSION STATE LAG OBJECTS WHY",
+		"", "Mirror: 2 types, the oldest was last seen 90s ago", "", "MIRRORED VERSION STATE LAG OBJECTS WHY",
 		"events v1 Current 0s all for 1h0m0s the default",
 		"deployments.apps v1 Stale (the cluster is unreachable) 90s namespaces shop selected by MirrorPolicy a",
 		"", "NOT MIRRORED WHY", "secrets excluded by MirrorPolicy b",
-		"", "NOT HONOURED", "MirrorPolicy a selects gears.example.org, which the cluster does not serve",
+		"", "SETTINGS WITHOUT EFFECT", "MirrorPolicy a selects gears.example.org, which the cluster does not serve",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -24,13 +24,13 @@ import (
 	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
 )
 
-// Conversion of the objects of Clusterpedia. All of it is pure: the caller reads the objects,
-// sends requests to the clusters and writes the results.
+// This file converts objects of Clusterpedia, for "orrery migrate clusterpedia". Its functions send
+// no requests: migrate.go reads the objects, sends requests to the clusters and writes the results.
 
 var (
 	pediaClusters      = schema.GroupVersionKind{Group: "cluster.clusterpedia.io", Version: "v1alpha2", Kind: "PediaCluster"}
 	pediaSyncResources = schema.GroupVersionKind{Group: "cluster.clusterpedia.io", Version: "v1alpha2", Kind: "ClusterSyncResources"}
-	// pediaOthers are kinds without an equivalent in Orrery.
+	// pediaOthers are kinds of Clusterpedia without an equivalent in Orrery; they are only reported.
 	pediaOthers = []schema.GroupVersionKind{
 		{Group: "policy.clusterpedia.io", Version: "v1alpha1", Kind: "ClusterImportPolicy"},
 		{Group: "policy.clusterpedia.io", Version: "v1alpha1", Kind: "PediaClusterLifecycle"},
@@ -38,17 +38,20 @@ var (
 )
 
 const (
-	// annotationMigrated is the source of a Cluster or MirrorPolicy: KIND/NAME/UID.
+	// annotationMigrated is an annotation of a Cluster or MirrorPolicy that a migration created:
+	// "migrate.orrery.dev/from". Its value names the object of Clusterpedia as KIND/NAME/UID.
 	annotationMigrated = "migrate.orrery.dev/from"
-	// labelSyncResources is the label of Clusters whose PediaCluster refers to a
-	// ClusterSyncResources. The value is the name of the latter.
+	// labelSyncResources is a label of Clusters whose PediaCluster refers to a ClusterSyncResources:
+	// "migrate.orrery.dev/sync-resources". Its value is the name of that ClusterSyncResources.
 	labelSyncResources = "migrate.orrery.dev/sync-resources"
-	// annotationTaken, on a Cluster, has digests of the parts that were last taken over from its
-	// PediaCluster. A part with another digest has changed since.
+	// annotationTaken is an annotation of a Cluster: "migrate.orrery.dev/taken". It has the digests of
+	// address, authority and credentials as the last migration took them from the PediaCluster, in
+	// JSON. A part whose digest differs has changed in Clusterpedia since.
 	annotationTaken = "migrate.orrery.dev/taken"
 )
 
-// pediaCluster has the fields that are read of a PediaCluster.
+// pediaCluster has those fields of a PediaCluster, Clusterpedia's object for a cluster, that a
+// migration uses.
 type pediaCluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -73,7 +76,8 @@ type pediaCluster struct {
 	} `json:"spec"`
 }
 
-// pediaSync has the fields that are read of a ClusterSyncResources.
+// pediaSync has those fields of a ClusterSyncResources, a list of types that several PediaClusters
+// share, that a migration uses.
 type pediaSync struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -82,13 +86,13 @@ type pediaSync struct {
 	} `json:"spec"`
 }
 
-// pediaKey is a key of a Secret.
+// pediaKey refers to one key of a Secret, with credentials of a PediaCluster.
 type pediaKey struct {
 	Name string `json:"name"`
 	Key  string `json:"key"`
 }
 
-// pediaResources are types of one group.
+// pediaResources are types of one group that Clusterpedia synchronizes.
 type pediaResources struct {
 	Group     string   `json:"group"`
 	Versions  []string `json:"versions"`
@@ -96,23 +100,24 @@ type pediaResources struct {
 	Events    []string `json:"eventsInvolvedResources"`
 }
 
-// readPedia decodes an object. The error contains no values, since some are credentials.
+// readPedia decodes an object of Clusterpedia into a pointer to pediaCluster or pediaSync. The
+// error contains no values of fields, because some are credentials.
 func readPedia(u *unstructured.Unstructured, into any) error {
 	raw, err := u.MarshalJSON()
 	if err == nil {
 		err = json.Unmarshal(raw, into)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: it is not as its type says", u.GetKind(), u.GetName())
+		return fmt.Errorf("read %s %s: a field has another type than in Clusterpedia's API: correct the object (no value is shown, since some are credentials)", u.GetKind(), u.GetName())
 	}
 	return nil
 }
 
-// migrated is the result for one object of Clusterpedia.
+// migrated is a row of a migration's report: what becomes of one object of Clusterpedia.
 type migrated struct {
 	From string `json:"from"`         // KIND/NAME
-	To   string `json:"to,omitempty"` // KIND/NAME; "": no object
-	// the action; in a dry run, the action that would be taken
+	To   string `json:"to,omitempty"` // KIND/NAME; "": no object is created
+	// Action is what the migration does; in a dry run, what it would do.
 	Action string   `json:"action"`
 	Taken  []string `json:"taken,omitempty"`  // the parts that are taken over
 	Notes  []string `json:"notes,omitempty"`  // what is not taken over, or differs, and why
@@ -122,22 +127,23 @@ type migrated struct {
 // The values of migrated.Action.
 const (
 	migrateCreate  = "create"
-	migrateKeep    = "keep"  // it was created by an earlier run
-	migrateRenew   = "renew" // like migrateKeep, with changed access data from Clusterpedia
+	migrateKeep    = "keep"  // an earlier run created the object
+	migrateRenew   = "renew" // as migrateKeep, but changed access data is taken from Clusterpedia
 	migrateLeave   = "leave out"
 	secretsCaution = "of Secrets the metadata is mirrored; where their data was asked for, select secrets by themselves with secretData: Encrypted"
 )
 
-// origin returns the value of annotationMigrated for an object.
+// origin returns the value of annotationMigrated for an object of a kind: KIND/NAME/UID.
 func origin(kind string, m *metav1.ObjectMeta) string {
 	return kind + "/" + m.Name + "/" + string(m.UID)
 }
 
-// ofPattern matches a group or a resource that the schema of a mirror accepts; * means all.
+// ofPattern matches a group or a resource that spec.mirror of a Cluster accepts; * means all.
 var ofPattern = regexp.MustCompile(`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$`)
 
-// mirrorOf returns the mirrored types for the types that Clusterpedia synchronizes, and notes
-// about those that are left out or changed.
+// mirrorOf converts the types that Clusterpedia synchronizes to the types that Orrery mirrors. out
+// is nil if no type remains. notes has sentences for the user about types that are left out or
+// changed, without duplicates.
 func mirrorOf(from []pediaResources) (out []clusterv1alpha1.MirrorResources, notes []string) {
 	note := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); !slices.Contains(notes, text) {
@@ -193,8 +199,9 @@ func mirrorOf(from []pediaResources) (out []clusterv1alpha1.MirrorResources, not
 	return out, notes
 }
 
-// policyOf returns the MirrorPolicy for a ClusterSyncResources. It selects the Clusters whose
-// PediaClusters refer to the latter. The policy is nil if nothing would be mirrored.
+// policyOf returns the MirrorPolicy for a ClusterSyncResources, with its row of the report. The
+// policy selects the Clusters by labelSyncResources. If s selects no types, the policy is nil and
+// the action is migrateLeave. A name that is too long for the value of a label is an error.
 func policyOf(s *pediaSync) (*configv1alpha1.MirrorPolicy, migrated, error) {
 	m := migrated{From: "ClusterSyncResources/" + s.Name, Action: migrateCreate}
 	if len(s.Name) > 63 {
@@ -219,8 +226,10 @@ func policyOf(s *pediaSync) (*configv1alpha1.MirrorPolicy, migrated, error) {
 	return p, m, nil
 }
 
-// clusterOf returns the mirrored types and the labels for a PediaCluster. shared is the
-// ClusterSyncResources that it refers to; nil: none.
+// clusterOf returns spec.mirror and the labels of the Cluster for a PediaCluster, with its row of
+// the report. shared is the ClusterSyncResources that c refers to; nil: none. mirror is nil if only
+// shared selects types, because its MirrorPolicy then says what is mirrored. If neither selects a
+// type, mirror excludes all types.
 func clusterOf(c *pediaCluster, shared *pediaSync) (mirror *clusterv1alpha1.Mirror, labels map[string]string, m migrated) {
 	m = migrated{From: "PediaCluster/" + c.Name, To: "Cluster/" + c.Name, Action: migrateCreate}
 	labels = map[string]string{}
@@ -266,8 +275,10 @@ func clusterOf(c *pediaCluster, shared *pediaSync) (mirror *clusterv1alpha1.Mirr
 	return mirror, labels, m
 }
 
-// credentialsOf returns a kubeconfig for a PediaCluster, from its own fields or else from
-// Secrets, in the same order as Clusterpedia. Errors and notes contain no credentials.
+// credentialsOf returns a kubeconfig for the cluster of a PediaCluster. Like Clusterpedia, it takes
+// the credentials from the fields of c, or else from Secrets, whose keys it reads with secret. A
+// kubeconfig that refers to files is an error. Errors and notes for the user contain no
+// credentials. With an error the other results must not be used.
 func credentialsOf(c *pediaCluster, secret func(pediaKey) ([]byte, error)) (kubeconfig []byte, notes []string, err error) {
 	spec := &c.Spec
 	token, ca, cert, key := spec.TokenData, spec.CAData, spec.CertData, spec.KeyData
@@ -315,13 +326,16 @@ func credentialsOf(c *pediaCluster, secret func(pediaKey) ([]byte, error)) (kube
 	return kubeconfig, notes, err
 }
 
-// access is the cluster and the user of the current context of a kubeconfig.
+// access is a parsed kubeconfig: how a cluster is reached. server and user are those of its current
+// context; they point into config, so a change of them changes the kubeconfig.
 type access struct {
 	config *clientcmdapi.Config
 	server *clientcmdapi.Cluster
 	user   *clientcmdapi.AuthInfo
 }
 
+// accessOf parses a kubeconfig. It is an error if the kubeconfig is invalid or has no current
+// context with a cluster and a user. The error contains no credentials.
 func accessOf(kubeconfig []byte) (*access, error) {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {
@@ -337,16 +351,17 @@ func accessOf(kubeconfig []byte) (*access, error) {
 	return a, nil
 }
 
-// The parts of an access. Each is taken over separately.
+// The parts of an access. A repeated migration replaces those that have changed in Clusterpedia.
 const (
 	partAddress     = "address"               // server and tls-server-name
-	partAuthority   = "certificate authority" // includes whether it is verified
+	partAuthority   = "certificate authority" // and whether the certificate of the server is verified
 	partCredentials = "credentials"           // token, certificate and key, and the proxy
 )
 
-// digests returns the digests of the parts. Values that could be guessed from their digest, such
-// as the password of a proxy, share a digest with credentials. The key hides that two clusters
-// have equal credentials.
+// digests returns a digest of each part of a, by the name of the part, for annotationTaken: an
+// HMAC-SHA256 in hexadecimal. The key is the UID of the PediaCluster, so that equal credentials of
+// two clusters have different digests. Values that could be guessed from their digest, such as the
+// password of a proxy, are in one digest with the credentials.
 func (a *access) digests(key string) map[string]string {
 	digest := func(values ...string) string {
 		h := hmac.New(sha256.New, []byte(key))
@@ -363,8 +378,9 @@ func (a *access) digests(key string) map[string]string {
 	}
 }
 
-// keep replaces all parts except changed by the values of a Cluster and its Secret: a user may
-// have changed them on purpose. If the Cluster verifies TLS, this stays so in any case.
+// keep restores in a all parts but those in changed, because a user may have changed them since the
+// last migration. Their values come from the spec of a Cluster and the data of its Secret. If the
+// Cluster verifies TLS, a part that does not is restored as well.
 func (a *access) keep(spec *clusterv1alpha1.ClusterSpec, secret map[string][]byte, changed []string) {
 	if !slices.Contains(changed, partAddress) {
 		a.server.Server, a.server.TLSServerName = spec.APIEndpoint, spec.TLSServerName
@@ -381,8 +397,8 @@ func (a *access) keep(spec *clusterv1alpha1.ClusterSpec, secret map[string][]byt
 	}
 }
 
-// ownFiles refuses a kubeconfig that refers to files. They are on another machine, and a file of
-// this machine must not be sent because a foreign kubeconfig names it.
+// ownFiles returns an error if a kubeconfig refers to files. Those are on the machine of another
+// installation. A file of this machine with the same path must not be sent to its cluster.
 func ownFiles(kubeconfig []byte) error {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {

@@ -28,10 +28,12 @@ import (
 	agentmanifest "orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// enrolledLook is the interval between checks whether the agent has enrolled.
+// enrolledLook is the interval between two checks whether the agent of a cluster has enrolled:
+// whether it has exchanged its token for a certificate. It is 200 ms.
 const enrolledLook = 200 * time.Millisecond
 
-// pullFlags define how the agent of a cluster runs, and the rights of the hub there.
+// pullFlags are the flags of "orrery cluster join --pull" and "rejoin". They say how the agent runs
+// that connects the cluster to the hub, and which rights it gives the hub.
 type pullFlags struct {
 	image, proxy                  string
 	process                       bool
@@ -41,7 +43,7 @@ type pullFlags struct {
 	replace                       bool
 }
 
-// addAgent adds the flags of join and rejoin.
+// addAgent adds the flags that join --pull and rejoin have in common.
 func (p *pullFlags) addAgent(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&p.image, "agent-image", "", "image of the agent, from a registry that the cluster reaches; \"orrery agent-image\" makes it")
@@ -51,7 +53,7 @@ func (p *pullFlags) addAgent(cmd *cobra.Command) {
 	fs.StringVar(&p.applyContext, "apply-context", "", "context in that file (default: its current context)")
 }
 
-// add adds the flags of join.
+// add adds all flags of join --pull.
 func (p *pullFlags) add(cmd *cobra.Command) {
 	p.addAgent(cmd)
 	cmd.Flags().StringVar(&p.profile, "profile", "", "with --pull, what the hub may do in the cluster: "+strings.Join(agentmanifest.Profiles(), ", ")+" (default: All)")
@@ -59,7 +61,8 @@ func (p *pullFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(agentmanifest.Profiles(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// check returns an error for flags that exclude each other.
+// check returns a usageError for flags that are invalid or exclude each other. pull is false for a
+// join without --pull, where every flag about an agent is an error.
 func (p *pullFlags) check(cmd *cobra.Command, pull bool) error {
 	if !pull {
 		for _, name := range []string{
@@ -87,14 +90,15 @@ func (p *pullFlags) check(cmd *cobra.Command, pull bool) error {
 	}
 	if p.proxy != "" {
 		if u, err := url.Parse(p.proxy); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			// the URL may have a password
+			// The error does not show the URL, which may have a password.
 			return usageError{errors.New("--agent-proxy: want a URL such as http://proxy.example.com:3128")}
 		}
 	}
 	return nil
 }
 
-// agent returns the rights of the hub; nil if no flag sets them.
+// agent returns spec.agent for the Cluster: the rights that the agent gives the hub. Without
+// --profile it is nil: a new Cluster then gives all rights, and an existing one keeps its own.
 func (p *pullFlags) agent() *clusterv1alpha1.Agent {
 	if p.profile == "" {
 		return nil
@@ -102,8 +106,9 @@ func (p *pullFlags) agent() *clusterv1alpha1.Agent {
 	return &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfile(p.profile), Namespaces: p.namespaces}
 }
 
-// expect creates the Cluster that an agent will join, or updates the description of an existing
-// one. An existing Cluster keeps its way of access until its agent has enrolled.
+// expect creates the Cluster for a cluster whose agent will join. If the Cluster exists, expect
+// updates its labels, provider, region and zones, and also spec.agent if a is not nil. The hub then
+// uses its present connection to the cluster until the agent has enrolled.
 func expect(ctx context.Context, hub client.Client, o member.JoinOptions, a *clusterv1alpha1.Agent) error {
 	cluster := &clusterv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: o.Labels},
@@ -131,7 +136,10 @@ func expect(ctx context.Context, hub client.Client, o member.JoinOptions, a *clu
 	return nil
 }
 
-// join makes a cluster join by agent.
+// join creates or updates the Cluster of a cluster whose agent will connect to the hub. Then it
+// prints the manifest for the cluster, or applies it and waits, as hand does. All of that ends
+// after timeout. If the hub accepts no agents, or --apply-with-kubeconfig is invalid, join returns
+// an error and creates nothing.
 func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.JoinOptions, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -139,8 +147,8 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	if err != nil {
 		return err
 	}
-	// The first checks of hand are made before the Cluster exists, too: a refused join leaves
-	// nothing.
+	// hand makes these checks, too. They come before the Cluster is created, so that a refused join
+	// leaves nothing.
 	if _, _, _, err := enrollment.Published(ctx, c); err != nil {
 		return err
 	}
@@ -153,8 +161,10 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	return p.hand(ctx, s, c, o.Name)
 }
 
-// hand creates a token, and prints the manifest with it or applies the manifest in the cluster.
-// With p.replace it revokes the key of the cluster's agents.
+// hand creates a token with which the agent of an existing Cluster enrols, and a manifest with that
+// token. It prints the manifest to s.out. With --apply-with-kubeconfig it applies the manifest and
+// waits until the Cluster is ready. With p.replace it revokes the present key of the cluster's
+// agents at once.
 func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, name string) error {
 	var cluster clusterv1alpha1.Cluster
 	if err := hub.Get(ctx, client.ObjectKey{Name: name}, &cluster); err != nil {
@@ -206,7 +216,8 @@ func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, n
 		name, expires.UTC().Format(time.RFC3339), next)
 }
 
-// target returns where the manifest is applied; nil: it is printed.
+// target returns a client of the cluster in which the manifest is applied. It is nil without
+// --apply-with-kubeconfig: the manifest is then printed. target sends no request.
 func (p *pullFlags) target() (*manifest.Client, error) {
 	if p.applyKubeconfig == "" {
 		return nil, nil //nolint:nilnil // documented
@@ -221,8 +232,9 @@ func (p *pullFlags) target() (*manifest.Client, error) {
 	return &c, err
 }
 
-// apply applies a manifest in the cluster, and waits until the agent has enrolled and the
-// Cluster is ready.
+// apply applies the objects of a manifest in the cluster of c. It waits until the agent there has
+// enrolled with the token, and until the Cluster is ready on the hub. If ctx ends first, the error
+// says so, and the agent continues to try.
 func apply(ctx context.Context, s streams, hub client.WithWatch, c *manifest.Client, name, token string, objects []*unstructured.Unstructured) error {
 	if err := c.ApplyAll(ctx, objects); err != nil {
 		return fmt.Errorf("cluster %s: %w", name, err)
@@ -246,7 +258,7 @@ func apply(ctx context.Context, s streams, hub client.WithWatch, c *manifest.Cli
 		return fmt.Errorf("wait for the agent of cluster %s to enrol: %w; it goes on trying: see why in its log, with kubectl -n %s logs deployment/%s", name, err, tunnel.Namespace, agent.Name)
 	}
 	if _, err := member.WaitReady(ctx, hub, name); err != nil {
-		return fmt.Errorf("%w; it stays joined, see %q", err, "orrery cluster describe "+name)
+		return fmt.Errorf("%w; the cluster has joined and may still become ready, see %q", err, "orrery cluster describe "+name)
 	}
 	return say(s.out, "cluster %s is ready\n", name)
 }
@@ -258,7 +270,7 @@ func newRejoin(s streams, f *hubFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "rejoin NAME",
-		Short: "Have the agent of a cluster enrol again: with a new token, and the rights that the Cluster says",
+		Short: "Enrol the agent of a cluster again, with a new token and the rights in the Cluster",
 		Long: `Have the agent of a cluster enrol again, and print the manifest for that: after its certificate
 has ended, or spec.agent of the Cluster or the hub's address has changed. The agents keep their
 key, no other key can redeem the token, and the cluster stays connected.

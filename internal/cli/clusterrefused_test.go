@@ -25,8 +25,8 @@ spec:
     kubernetes: {version: v1.36.3}
 `
 
-// TestRefusedFiles: what a file alone shows to be wrong is refused by each command, and leaves no
-// Operation. No host is dialled.
+// TestRefusedFiles: each command refuses a file with an error that the file alone shows. It
+// leaves no Operation and dials no host.
 func TestRefusedFiles(t *testing.T) {
 	dir := t.TempDir()
 	store := lifecycle.Files(filepath.Join(dir, "state"))

@@ -14,7 +14,7 @@ func newRollback(s streams) *cobra.Command {
 	b := newBuild(s, nil)
 	cmd := &cobra.Command{
 		Use:   "rollback NAME",
-		Short: "Make a cluster that was built from here what it was before the last change",
+		Short: "Undo the last change of a cluster that was built from here",
 		Long: `Make a cluster that was built from here what it was before the last change of its settings:
 what was applied last, if a run that changes it has failed, or else what was applied before
 that. Its hosts are those that it has now. It is done as "apply" does it, with a plan that is
@@ -37,7 +37,6 @@ is not changed: correct it before it is applied again.`,
 				return fmt.Errorf("roll back cluster %s: %w", name, err)
 			}
 			op := b.operation(name, lifecyclev1alpha1.ActionApply)
-			b.again = "orrery cluster rollback " + name
 			c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			if err := b.run(ctx, c, spec, op, fmt.Sprintf("Roll back cluster %s?", name)); err != nil {
 				return err

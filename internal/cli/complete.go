@@ -17,14 +17,17 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// completeTimeout limits a completion, because a user is waiting. A busy hub may need seconds to
-// count the namespaces of a fleet.
+// completeTimeout limits the requests for one shell completion, because a user is waiting: 10
+// seconds. A busy hub may need seconds to count the namespaces of a fleet.
 const completeTimeout = 10 * time.Second
 
-// mostCompletions is the maximum number of completions.
+// mostCompletions is the maximum number of completions that the shell gets, 200.
 const mostCompletions = 200
 
-// completing requests completions from the hub, within completeTimeout. Errors are not printed.
+// completing calls ask, which requests completions from the hub, and returns them in the form that
+// cobra expects. The context of ask ends after completeTimeout. After an error there are no
+// completions, and the directive says that. Errors and warnings are not printed, because the shell
+// would take them for completions.
 func (f *hubFlags) completing(cmd *cobra.Command, ask func(context.Context, *hubAPI) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
@@ -39,9 +42,9 @@ func (f *hubFlags) completing(cmd *cobra.Command, ask func(context.Context, *hub
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// beginning returns the texts with a prefix, sorted and without duplicates, at most
-// mostCompletions. It leaves out texts that are not words: a shell would take them for several
-// words, or for a command.
+// beginning returns the texts that begin with typed, sorted and without duplicates, at most
+// mostCompletions. It leaves out texts that are not single words for a shell, since a name from a
+// cluster could be read as a command. texts stays unchanged.
 func beginning(texts []string, typed string) []string {
 	texts = slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return !strings.HasPrefix(text, typed) || !neutral.IsWord(text) })
 	slices.Sort(texts)
@@ -49,7 +52,8 @@ func beginning(texts []string, typed string) []string {
 	return texts[:min(len(texts), mostCompletions)]
 }
 
-// completeClusters completes the name of a cluster as the only argument.
+// completeClusters completes the only argument of a command, the name of a cluster. If there is an
+// argument already, there are no completions.
 func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -57,7 +61,8 @@ func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, typed str
 	return f.completeMoreClusters(cmd, nil, typed)
 }
 
-// completeMoreClusters completes names of clusters that are not arguments yet.
+// completeMoreClusters completes the next argument of a command that takes several names of
+// clusters. It leaves out those in args.
 func (f *hubFlags) completeMoreClusters(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return f.completing(cmd, func(ctx context.Context, h *hubAPI) ([]string, error) {
 		names, err := h.clusterNames(ctx)
@@ -65,7 +70,8 @@ func (f *hubFlags) completeMoreClusters(cmd *cobra.Command, args []string, typed
 	})
 }
 
-// completeClusterFlag completes a list of clusters.
+// completeClusterFlag completes the value of --cluster: the last name in a list that is separated
+// by commas.
 func (f *hubFlags) completeClusterFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return f.completing(cmd, func(ctx context.Context, h *hubAPI) ([]string, error) {
 		before, last := "", typed
@@ -81,7 +87,8 @@ func (f *hubFlags) completeClusterFlag(cmd *cobra.Command, _ []string, typed str
 	})
 }
 
-// completeNamespaces completes the name of a namespace in any cluster.
+// completeNamespaces completes the value of --namespace: the name of a namespace that any cluster
+// of the fleet has.
 func (f *hubFlags) completeNamespaces(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return f.completing(cmd, func(ctx context.Context, h *hubAPI) ([]string, error) {
 		fleet, err := h.fleet()
@@ -93,7 +100,9 @@ func (f *hubFlags) completeNamespaces(cmd *cobra.Command, _ []string, typed stri
 	})
 }
 
-// completeObjects completes TYPE NAME ... and TYPE/NAME ....
+// completeObjects completes arguments that name objects, as TYPE NAME ... or TYPE/NAME .... It
+// offers types of the fleet, and names of objects in the namespace and clusters of the flags. After
+// several types with commas, it completes names of the first type.
 func (r *reaching) completeObjects(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return r.hub.completing(cmd, func(ctx context.Context, h *hubAPI) ([]string, error) {
 		kind, name, slash := strings.Cut(typed, "/")
@@ -127,7 +136,8 @@ func (r *reaching) completeObjects(cmd *cobra.Command, args []string, typed stri
 	})
 }
 
-// completePods completes POD and TYPE/NAME as the first argument.
+// completePods completes the first argument of exec, attach and logs: the name of a pod, or
+// TYPE/NAME. Later arguments have no completions.
 func (r *reaching) completePods(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -138,7 +148,9 @@ func (r *reaching) completePods(cmd *cobra.Command, args []string, typed string)
 	return r.completeObjects(cmd, []string{"pods"}, typed)
 }
 
-// types returns the names of the types of the fleet with a prefix.
+// types returns the names of the types of the fleet that begin with typed, for completions. If two
+// groups have a type of one name, the later gets its group as a suffix. Types that cannot be
+// listed, and groups whose discovery fails, are left out.
 func (h *hubAPI) types(typed string) ([]string, error) {
 	fleet, err := h.fleet()
 	if err != nil {
@@ -167,8 +179,10 @@ func (h *hubAPI) types(typed string) ([]string, error) {
 	return beginning(names, typed), nil
 }
 
-// namesOf returns the names of objects of a type with a prefix. It reads a few pages only: many
-// clusters may have an object of the same name.
+// namesOf returns the names that begin with typed of objects of the type kind, for completions; see
+// beginning. The objects are those in the namespace and clusters of the flags, or in all clusters
+// if the patterns of --cluster cannot be resolved. namesOf reads at most five pages, because many
+// clusters may have objects of the same name.
 func (r *reaching) namesOf(ctx context.Context, h *hubAPI, kind, typed string) ([]string, error) {
 	const pages, page = 5, 1000
 	fleet, err := h.fleet()
@@ -180,7 +194,7 @@ func (r *reaching) namesOf(ctx context.Context, h *hubAPI, kind, typed string) (
 		return nil, err
 	}
 	parameters := url.Values{"limit": {strconv.Itoa(page)}}
-	// other characters have a meaning in a query
+	// Only with characters of names: others have a meaning in a query.
 	if typed != "" && strings.Trim(typed, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" {
 		parameters.Set("q", "name:"+typed+"*")
 	}

@@ -12,16 +12,21 @@ import (
 	"golang.org/x/term"
 )
 
-// errDeclined is the error if the user does not confirm.
+// errDeclined is the error of a command that the user did not confirm, or that was interrupted at
+// its question. Nothing was changed then.
 var errDeclined = errors.New("not confirmed; nothing was changed")
 
-// interactive reports whether a user can answer.
+// interactive reports whether standard input is a terminal, so that a user can answer a
+// question.
 func (s streams) interactive() bool {
 	f, ok := s.in.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// answer asks a question and returns the line that the user types.
+// answer prints a question to s.err and returns the line that the user types, without spaces around
+// it. The end of the input ends the line. If ctx ends first, the error is errDeclined, and a
+// goroutine continues to read s.in. If s.in is not a terminal, input after the line may be lost, so
+// only one question is possible.
 func (s streams) answer(ctx context.Context, question string) (string, error) {
 	if err := say(s.err, "%s ", question); err != nil {
 		return "", err
@@ -46,7 +51,8 @@ func (s streams) answer(ctx context.Context, question string) (string, error) {
 	}
 }
 
-// confirm asks a question; every answer except yes is errDeclined.
+// confirm asks a question that the user answers with yes or no. It returns nil for y and yes, in
+// any case of letters. For every other answer, and if ctx ends, it returns errDeclined.
 func (s streams) confirm(ctx context.Context, question string) error {
 	answer, err := s.answer(ctx, question+" [y/N]")
 	if err != nil {
@@ -58,7 +64,9 @@ func (s streams) confirm(ctx context.Context, question string) error {
 	return nil
 }
 
-// confirmName asks the user to type a name, before an action that cannot be undone.
+// confirmName asks for a name before an action that cannot be undone, as question says. It returns
+// nil if the user types exactly that name. For every other answer, and if ctx ends, it returns
+// errDeclined.
 func (s streams) confirmName(ctx context.Context, question, name string) error {
 	answer, err := s.answer(ctx, question)
 	if err != nil {

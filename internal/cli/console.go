@@ -30,8 +30,8 @@ func newConsole(s streams) *cobra.Command {
 		Use:   "console",
 		Short: "Open the console in a browser, as the user of the kubeconfig",
 		Long: `Ask the hub for a link that opens the console as the user of the kubeconfig, print it, and
-open it in a browser where there is one. It is good once, for half a minute: whoever has it
-until then is that user. The session that it opens ends after 12 hours, or by logging out.`,
+open it in a browser if there is one. The link works once, for 30 seconds: keep it secret, it opens
+a session of that user. The session ends after 12 hours, or when you sign out.`,
 		Example: `  orrery console
   orrery console --no-browser
   orrery console --print`,
@@ -48,7 +48,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 			if printed {
 				return say(s.out, "%s\n", link.URL)
 			}
-			if err := say(s.out, "Open within %s, once:\n  %s\n", time.Until(link.Expires.Time).Round(time.Second), link.URL); err != nil {
+			if err := say(s.out, "Open this link within %s; it works once:\n  %s\n", time.Until(link.Expires.Time).Round(time.Second), link.URL); err != nil {
 				return err
 			}
 			if noBrowser {
@@ -63,7 +63,9 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 	return cmd
 }
 
-// consoleLink requests a link to the console from a hub.
+// consoleLink requests a link that opens the console in a browser, as the user of the configuration
+// hub. Each call makes a new link, which works once and for 30 seconds. If the hub is too old to
+// have a console, the error says so.
 func consoleLink(ctx context.Context, hub *rest.Config) (fleetv1alpha1.ConsoleLinkStatus, error) {
 	var made fleetv1alpha1.ConsoleLink
 	asJSON := dynamic.ConfigFor(hub)
@@ -76,7 +78,7 @@ func consoleLink(ctx context.Context, hub *rest.Config) (fleetv1alpha1.ConsoleLi
 	if err != nil {
 		err = refusalIn(body, err)
 		if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-			err = errors.New("it serves no console: orrery server there is older than this command, or it is no hub")
+			err = errors.New("it serves no console: its orrery server is older than this command, or it is not a hub")
 		}
 		return made.Status, fmt.Errorf("ask the hub at %s for a link to the console: %w", hub.Host, err)
 	}
@@ -86,14 +88,16 @@ func consoleLink(ctx context.Context, hub *rest.Config) (fleetv1alpha1.ConsoleLi
 	return made.Status, nil
 }
 
-// openBrowser opens a URL, if there is a browser.
+// openBrowser opens a URL in the user's browser and waits until the program for that has ended.
+// Without a display or without that program it does nothing. If the program fails, it prints that
+// to w. Only an error of w is returned.
 func openBrowser(ctx context.Context, w io.Writer, url string) error {
 	program := "xdg-open"
 	switch {
 	case runtime.GOOS == "darwin":
 		program = "open"
 	case os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "":
-		return nil // the link is printed
+		return nil // the user can open the printed link
 	}
 	if out, err := exec.CommandContext(ctx, program, url).CombinedOutput(); err != nil && !errors.Is(err, exec.ErrNotFound) {
 		return say(w, "No browser could be opened (%v): open the link yourself\n  %s\n", err, neutral.Indented(string(out)))
@@ -101,7 +105,8 @@ func openBrowser(ctx context.Context, w io.Writer, url string) error {
 	return nil
 }
 
-// printConsole prints how to open the console of a demo.
+// printConsole prints a new link to the console of a demo, and the command for another link. If the
+// demo has no console, it prints that and returns nil.
 func printConsole(ctx context.Context, w io.Writer, hub *rest.Config, kubeconfig string) error {
 	link, err := consoleLink(ctx, hub)
 	if apierrors.ReasonForError(err) == fleetv1alpha1.ReasonNoConsole {
@@ -111,9 +116,9 @@ func printConsole(ctx context.Context, w io.Writer, hub *rest.Config, kubeconfig
 		return err
 	}
 	return say(w, `
-The console, within %s, once (your browser does not know the certificate of the demo):
+The console; this link works once, within %s (your browser will warn about the certificate of the demo):
   %s
-Later, for another link:
+For a new link:
   orrery console --kubeconfig=%s
 `, time.Until(link.Expires.Time).Round(time.Second), link.URL, kubeconfig)
 }

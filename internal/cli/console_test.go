@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestConsoleLink: the link is the hub's, and where there is none the error says why.
+// TestConsoleLink: the link comes from the hub. If there is none, the error gives the reason.
 func TestConsoleLink(t *testing.T) {
 	for name, c := range map[string]struct {
 		code       int
@@ -44,7 +44,8 @@ func TestConsoleLink(t *testing.T) {
 	}
 }
 
-// TestUnreachedHub: whoever has no hub, or no right to it, is told which, from where, and what to do.
+// TestUnreachedHub: if the hub does not answer, refuses the user or is not configured, the
+// error names the hub, the source of its address, and what to do.
 func TestUnreachedHub(t *testing.T) {
 	unauthorized := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -52,7 +53,7 @@ func TestUnreachedHub(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}`))
 	}))
 	defer unauthorized.Close()
-	const down = "http://127.0.0.1:1" // where nothing ever listens
+	const down = "http://127.0.0.1:1" // nothing ever listens there
 	kubeconfig := func(server string) string {
 		return `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "` + server +
 			`"}}], users: [{name: a, user: {token: x}}], contexts: [{name: a, context: {cluster: a, user: a}}]}`

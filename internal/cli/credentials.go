@@ -12,8 +12,10 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Target implements lifecycle.Environment, with the credentials in the file. A bastion without
-// credentials is logged in to with those of the host behind it.
+// Target implements lifecycle.Environment: it returns how a host of the cluster is reached over
+// SSH, with the credentials in the cluster's file. A bastion without credentials uses those of the
+// host, and a bastion without a user the user of the host. A reference to a Secret is an error,
+// because only a hub has Secrets.
 func (environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	if h.SecretRef != nil {
 		return host.Target{}, secretRefError("secretRef", "password, privateKey or privateKeyPath")
@@ -42,7 +44,9 @@ func (environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Targe
 	return t, nil
 }
 
-// ExternalEtcd implements lifecycle.Environment. It reads the client files of an external etcd.
+// ExternalEtcd implements lifecycle.Environment: it reads from this machine the files with which
+// the cluster is a client of an external etcd. For a file that e does not name, the content in the
+// result is nil. A reference to a Secret is an error.
 func (environment) ExternalEtcd(_ context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
 	if e.SecretRef != nil {
 		return nil, secretRefError("etcd.external.secretRef", "caFile, certFile and keyFile")
@@ -68,6 +72,8 @@ func (environment) ExternalEtcd(_ context.Context, e clusterv1alpha1.ExternalEtc
 	return keys, nil
 }
 
+// secretRefError returns the error for a field of a cluster's file that refers to a Secret. instead
+// names the fields that the user should set.
 func secretRefError(field, instead string) error {
 	return fmt.Errorf("%s names a Secret, which only a hub has: give %s in the file, or apply the Cluster to a hub", field, instead)
 }

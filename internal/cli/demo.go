@@ -27,7 +27,7 @@ func newDemo(s streams) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var dataDir string
-	cmd.PersistentFlags().StringVar(&dataDir, "data-dir", demo.DefaultDataDir(), "where the demo keeps its data")
+	cmd.PersistentFlags().StringVar(&dataDir, "data-dir", demo.DefaultDataDir(), "data directory of the demo")
 	cmd.AddCommand(newDemoUp(s, &dataDir), newDemoStatus(s, &dataDir), newDemoDown(s, &dataDir))
 	return cmd
 }
@@ -39,7 +39,7 @@ func newDemoUp(s streams, dataDir *string) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start the demo; Ctrl-C stops every process of it",
+		Short: "Start the demo; Ctrl-C stops all its processes",
 		Long: `Start a hub and member clusters with real API servers on this machine, join them, deploy
 a sample application across them and show what runs where. The clusters' nodes are
 simulated: pods become ready, but nothing runs in them.`,
@@ -88,17 +88,22 @@ simulated: pods become ready, but nothing runs in them.`,
 	}
 	cmd.Flags().IntVar(&o.Clusters, "clusters", 3, fmt.Sprintf("number of member clusters, 1 to %d", demo.MaxClusters))
 	cmd.Flags().StringSliceVar(&o.ByAgent, "by-agent", nil,
-		fmt.Sprintf("clusters whose agents dial the hub; the hub dials the others (default: %s, if the demo has it)", demo.ByAgent))
+		fmt.Sprintf("clusters whose agents connect to the hub; the hub connects to the others (default: %s, if the demo has it)", demo.ByAgent))
 	cmd.Flags().StringVar(&o.KubeBinary, "kube-binary", "", "multicall binary of Kubernetes components (default: orrery-kube beside this executable, then in PATH)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the demo is ready and leave it running")
 	return cmd
 }
 
+// readyFile returns the path of the file that "orrery demo up" creates in the data directory when
+// the demo is ready. detached waits for it.
 func readyFile(dataDir string) string { return filepath.Join(dataDir, "demo.ready") }
 
-// detached runs the demo in a new session and waits until it is ready.
+// detached runs "orrery demo up --detach". It starts the demo as a process in a new session, with
+// its output in demo.out, and waits until the demo is ready. Then it prints what printDemo prints,
+// and the demo continues to run. If a demo runs already, or the new one stops before it is ready,
+// it returns an error. If ctx ends first, it stops the demo.
 func detached(ctx context.Context, s streams, o demo.Options) error {
-	if pid, err := demo.Running(o.DataDir); err != nil {
+	if pid, err := demo.Running(ctx, o.DataDir); err != nil {
 		return err
 	} else if pid != 0 {
 		return fmt.Errorf("%w in %s (process %d); stop it with %q", demo.ErrRunning, o.DataDir, pid, demo.Command("down", o.DataDir))
@@ -113,7 +118,8 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	if err != nil {
 		return err
 	}
-	// it contains a link that opens a session of the console
+	// The file demo.out will contain a link that opens a session of the console, so it must be
+	// private.
 	name := filepath.Join(o.DataDir, "demo.out")
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -145,9 +151,9 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 		case err := <-exited:
 			p.done()
 			text, readErr := os.ReadFile(out.Name())
-			return errors.Join(fmt.Errorf("the demo has stopped: %s", text), err, readErr)
+			return errors.Join(fmt.Errorf("the demo stopped before it was ready: %s", text), err, readErr)
 		case <-ctx.Done():
-			// The caller does not want the demo any more.
+			// The command was interrupted, so the demo that is not ready yet is stopped.
 			if err := child.Process.Signal(syscall.SIGTERM); err != nil {
 				return err
 			}
@@ -173,7 +179,7 @@ func newDemoStatus(s streams, dataDir *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			pid, err := demo.Running(dir)
+			pid, err := demo.Running(cmd.Context(), dir)
 			if err != nil {
 				return err
 			}
@@ -205,6 +211,8 @@ func newDemoStatus(s streams, dataDir *string) *cobra.Command {
 	return cmd
 }
 
+// printDemoValue prints the state of the demo as JSON or YAML, as output says: process ID,
+// kubeconfig, clusters, and what is placed in them.
 func printDemoValue(ctx context.Context, w io.Writer, output string, pid int, dataDir string, c client.Client, placed []placement) error {
 	var clusters clusterv1alpha1.ClusterList
 	if err := c.List(ctx, &clusters); err != nil {
@@ -235,7 +243,7 @@ func newDemoDown(s streams, dataDir *string) *cobra.Command {
 				return err
 			}
 			if deleteData {
-				if err := demo.Delete(*dataDir); err != nil {
+				if err := demo.Delete(ctx, *dataDir); err != nil {
 					return err
 				}
 			}
@@ -243,16 +251,18 @@ func newDemoDown(s streams, dataDir *string) *cobra.Command {
 				return fmt.Errorf("no demo is running in %s; name the directory of the one to stop with --data-dir", *dataDir)
 			}
 			if !stopped {
-				return say(s.out, "no demo was running; %s is deleted\n", *dataDir)
+				return say(s.out, "no demo was running; deleted %s\n", *dataDir)
 			}
 			return say(s.out, "the demo has stopped\n")
 		},
 	}
-	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also delete the data directory, so that the next demo starts anew")
+	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also delete the data directory, so that the next demo starts from scratch")
 	return cmd
 }
 
-// printDemo prints what runs in which cluster, and what to try next.
+// printDemo prints what runs in which cluster of the demo, commands to try, and a new link to its
+// console. If foreground is true, it says that Ctrl-C stops the demo, otherwise which command stops
+// it.
 func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool) error {
 	f := hubFlags{kubeconfig: demo.Kubeconfig(dataDir)}
 	cfg, c, _, err := f.connect(ctx)
@@ -281,16 +291,17 @@ func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool
 		}
 	}
 	if len(dialIn) > 0 {
-		if err := say(w, "\nThe hub dials the clusters, but for %s: an agent there dials the hub, and nobody notices.\n", strings.Join(dialIn, ", ")); err != nil {
+		if err := say(w, "\nThe hub connects to the clusters, except %s: an agent there connects to the hub.\n", strings.Join(dialIn, ", ")); err != nil {
 			return err
 		}
 	}
 	if err := say(w, `
 Try next:
   export KUBECONFIG=%s
-  kubectl --context fleet get pods -A              # every object of every cluster in one query
+  kubectl --context fleet get pods -A              # the pods of all clusters
   kubectl --context hub -n demo patch website hello --type=merge -p '{"spec":{"replicas":9}}'
-  orrery cluster describe oak
+  orrery why deploy/hello -n demo                  # in which clusters it is placed, and why
+  orrery cluster describe oak                      # the state of one cluster
 
 No kubectl? Use "orrery kubectl". %s
 `, f.kubeconfig, stop); err != nil {

@@ -18,7 +18,8 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// describing are the flags of describe.
+// describing has the flags of "orrery describe", which is kubectl's describe for objects of every
+// cluster.
 type describing struct {
 	reaching
 
@@ -33,12 +34,12 @@ func newDescribeObjects(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe TYPE [NAME | NAME_PREFIX] | TYPE/NAME ...",
 		Short: "Show details of objects, with their events, in every cluster that has them",
-		Long: `Show details of objects, with their events, as kubectl does. Which clusters have them the mirror
-says; each is then asked itself, as you there, and if there are several, each is under a
-heading. One that does not answer, and a name that none has, are told on standard error, and the
-exit code is 1.
+		Long: `Show details of objects, with their events, as kubectl describe does. The mirror knows which clusters
+have the objects. The details come from each of these clusters, with your rights there, under a heading for
+each cluster if there are several. Clusters that do not answer, and names that no cluster has, are reported
+on standard error, and the exit code is then 1.
 
-Clusters themselves are shown by "orrery cluster describe", other objects of the hub by
+For clusters themselves, use "orrery cluster describe"; for other objects of the hub, use
 kubectl --context hub describe.`,
 		Example: `  orrery describe deploy/web -n shop
   orrery describe pods -l app=web -C oak
@@ -49,12 +50,12 @@ kubectl --context hub describe.`,
 			return asKubectl(d.run(cmd, args))
 		},
 	}
-	d.add(cmd, "only in this cluster, or in those whose names match a pattern; may be given more than once (default: all that have it)")
+	d.add(cmd, "only in this cluster, or in clusters whose names match a pattern; can be repeated (default: all that have it)")
 	d.addAll(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&d.selector, "selector", "l", "", "only what has these labels, as in app=web,tier!=db")
-	flags.BoolVar(&d.events, "show-events", true, "with events (default: of one object, and not of several)")
-	flags.Int64Var(&d.chunk, "chunk-size", cmdutil.DefaultChunkSize, "how many objects are asked for at once; 0: all")
+	flags.StringVarP(&d.selector, "selector", "l", "", "only objects with these labels, such as app=web,tier!=db")
+	flags.BoolVar(&d.events, "show-events", true, "with events (default: for one object, not for several)")
+	flags.Int64Var(&d.chunk, "chunk-size", cmdutil.DefaultChunkSize, "number of objects in one request; 0: all")
 	return cmd
 }
 
@@ -66,11 +67,11 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	}
 	switch {
 	case len(asked.types) == 0:
-		return usageError{fmt.Errorf("want the type of what to describe; %q lists those that there are", cmd.Root().CommandPath()+" api-resources")}
+		return usageError{fmt.Errorf("name the type of the objects, such as pods; %q lists all types", cmd.Root().CommandPath()+" api-resources")}
 	case asked.byName() && d.selector != "":
-		return usageError{errors.New("--selector: it is instead of names")}
+		return usageError{errors.New("--selector: give names or a selector, not both")}
 	case asked.byName() && d.all:
-		return usageError{errors.New("--all-namespaces: name the namespace of what is named, with --namespace")}
+		return usageError{errors.New("--all-namespaces: cannot be used with names; give the namespace of the objects with --namespace")}
 	}
 	if err := checkSelector(d.selector); err != nil {
 		return err
@@ -110,15 +111,18 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	return errors.Join(problems.err(len(in), "clusters"), missing)
 }
 
-// described are the arguments of describe for one cluster.
+// described is a cluster in which objects are described, with the arguments for kubectl describe
+// there.
 type described struct {
 	cluster string
 	args    []string
 }
 
-// where returns the clusters to ask, with their arguments. Clusters that flags name get all
-// arguments; other clusters get the objects that they have. missing is the error for objects
-// that no cluster has. The others are described nevertheless, as in kubectl.
+// where returns the clusters in which the objects of the arguments are described, sorted by name.
+// If --cluster names clusters without a pattern, each gets all arguments and is not checked.
+// Otherwise they are the clusters that have the objects in the mirror, each with the arguments for
+// its objects. missing joins a NotFound error for each name that no cluster has; the other objects
+// are described nevertheless. Every other error is err.
 func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args []string) (in []described, missing, err error) {
 	if len(d.clusters) > 0 && !slices.ContainsFunc(d.clusters, isPattern) {
 		clusters, err := d.chosen(ctx, h)
@@ -171,14 +175,15 @@ func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args [
 	return in, missing, nil
 }
 
-// named returns the clusters that have an object of a name. If there is none, and mayBegin is
-// true, it returns those with a name that begins with it, as kubectl does; prefix is then true.
+// named returns the clusters that have an object of the type kind with a name. If there are none
+// and mayBegin is true, it does what kubectl describe does. It returns the clusters with objects
+// whose names begin with name, and prefix is true. If there are none either, the error is NotFound.
 func (d *describing) named(ctx context.Context, h *hubAPI, kind, name string, mayBegin bool) (clusters []string, prefix bool, err error) {
 	clusters, m, err := d.find(ctx, h, kind, url.Values{"names": {name}})
 	if err != nil || len(clusters) > 0 {
 		return clusters, false, err
 	}
-	// other characters have a meaning in a query
+	// Only with characters of names: others have a meaning in a query.
 	if mayBegin && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" {
 		clusters, _, err = d.find(ctx, h, kind, url.Values{"q": {"name:" + name + "*"}})
 		if err != nil || len(clusters) > 0 {
@@ -188,7 +193,8 @@ func (d *describing) named(ctx context.Context, h *hubAPI, kind, name string, ma
 	return nil, false, nowhere(m.Resource.GroupResource(), name, d.clusters)
 }
 
-// describe prints the output of kubectl describe.
+// describe runs kubectl describe in one cluster and writes its output to out. After an error, out
+// may have a part of the output.
 func (d *describing) describe(cmd *cobra.Command, h *hubAPI, in described, out *bytes.Buffer) error {
 	at, err := h.member(in.cluster, d.namespace)
 	if err != nil {

@@ -14,32 +14,37 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/content"
 )
 
-// environment is the environment of an engine that works with files on this machine: the file of
-// the cluster has the credentials, and the result is a kubeconfig file.
+// environment implements lifecycle.Environment for an engine that builds clusters from this
+// machine. The cluster's file has the credentials. State and the resulting kubeconfig are files in
+// --state-dir.
 type environment struct {
 	lifecycle.Files
 
 	cluster  string
-	source   string            // replaces the source in the file of the cluster; may be empty
-	cache    string            // directory for release files
-	agents   map[string]string // paths from --agent, by architecture
+	source   string            // base URL of --source; "": the one in the cluster's file
+	cache    string            // --cache, the directory for release files
+	agents   map[string]string // paths of --agent, by architecture
 	progress *runProgress
 }
 
-// Record implements lifecycle.Store. A record is displayed only after it is stored, so that the
-// display is never ahead of the state for a resumed run.
+// Record implements lifecycle.Store: it stores the state of a run, and then displays it. So the
+// display is never ahead of the state from which a run is resumed. If the state cannot be stored,
+// it is displayed nevertheless, and the error is returned.
 func (e environment) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	err := e.Files.Record(ctx, op)
 	e.progress.record(op)
 	return err
 }
 
-// Source implements lifecycle.Environment.
+// Source implements lifecycle.Environment: it returns where release files come from. base is the
+// URL in the cluster's file; the flag --source has precedence.
 func (e environment) Source(base string) *catalog.Source {
 	return &catalog.Source{Base: cmp.Or(e.source, base), Dir: e.cache}
 }
 
-// Agent implements lifecycle.Environment.
+// Agent implements lifecycle.Environment: it returns the path of the agent's program for hosts of
+// an architecture. That is the path from --agent, which is not checked, or else the program beside
+// this executable. If there is none, the error has the command that builds it.
 func (e environment) Agent(arch string) (string, error) {
 	if path := e.agents[arch]; path != "" {
 		return path, nil
@@ -52,21 +57,25 @@ func (e environment) Agent(arch string) (string, error) {
 	return path, nil
 }
 
-// Fetch implements lifecycle.Environment.
+// Fetch implements lifecycle.Environment: it returns the content at a URL, such as a manifest or a
+// chart. An error suggests a file of this machine in its place.
 func (environment) Fetch(ctx context.Context, url string) ([]byte, error) {
 	fetched, err := content.Fetch(ctx, url)
 	if err != nil {
-		return nil, fmt.Errorf("%w; name a file of this machine instead, if it has no access to the network", err)
+		return nil, fmt.Errorf("%w; if this machine has no access to the network, name a file of this machine instead", err)
 	}
 	return fetched, nil
 }
 
-// Progress implements lifecycle.Environment.
+// Progress implements lifecycle.Environment: it displays a step whose state has changed. A step
+// without a host is ignored.
 func (e environment) Progress(_ lifecyclev1alpha1.Operation, step lifecyclev1alpha1.StepRecord) {
 	e.progress.step(step)
 }
 
-// Built implements lifecycle.Environment.
+// Built implements lifecycle.Environment: it stores the administrator's kubeconfig of a cluster
+// that was built, as a file in --state-dir. It never joins the cluster to a hub; the command does
+// that with --join.
 func (e environment) Built(_ context.Context, kubeconfig []byte, _ clusterv1alpha1.SyncMode, _ func(context.Context) (*rest.Config, error)) error {
 	_, err := e.SaveKubeconfig(e.cluster, kubeconfig)
 	return err

@@ -31,15 +31,14 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// commandCase is what the tests of all commands know of one.
+// commandCase describes one command for the tests of all commands.
 type commandCase struct {
-	// asks is a command line without the command itself that makes it ask the hub; nil: it asks
-	// none.
-	// The kubeconfig is in the environment, and at KUBECONFIG.
+	// asks has arguments with which the command sends a request to the hub; nil: it sends none.
+	// The kubeconfig is in the environment, and replaces the argument KUBECONFIG.
 	asks []string
-	// typos are lines that name a cluster okk that has never joined.
+	// typos has arguments with the cluster okk, which has never joined.
 	typos [][]string
-	// wrong are lines that make no sense, beside those that every command has.
+	// wrong has invalid arguments, beside those that every command has.
 	wrong [][]string
 }
 
@@ -48,8 +47,7 @@ var (
 	noName   = [][]string{{}}
 )
 
-// everyCommand has every command that can be run. A command that is missing here fails the tests
-// below.
+// everyCommand has every command that can be run. A missing command fails the tests below.
 var everyCommand = map[string]commandCase{
 	"":                       {wrong: anything},
 	"agent-image":            {wrong: [][]string{{}, {"--image", "web", "--output", "f"}}},
@@ -119,13 +117,13 @@ var everyCommand = map[string]commandCase{
 	"why":                    {asks: []string{"deploy/web"}, wrong: [][]string{{}, {"deploy"}}},
 }
 
-// commandPath is a command without the name of the program.
+// commandPath returns the path of a command without the name of the program.
 func commandPath(c *cobra.Command) string {
 	_, path, _ := strings.Cut(c.CommandPath(), " ")
 	return path
 }
 
-// runnable returns all commands that can be run, with those that cobra adds.
+// runnable returns all commands that can be run, also those that cobra adds.
 func runnable() map[string]*cobra.Command {
 	root := newRoot(streams{})
 	root.InitDefaultHelpCmd()
@@ -144,8 +142,8 @@ func runnable() map[string]*cobra.Command {
 	return all
 }
 
-// TestEveryCommandIsTested wants a case for each command, and of each that takes a cluster a line
-// with one that is mistyped.
+// TestEveryCommandIsTested: each command has a case, and each command that takes a cluster has
+// arguments with a mistyped one.
 func TestEveryCommandIsTested(t *testing.T) {
 	all := runnable()
 	for path := range everyCommand {
@@ -167,8 +165,8 @@ func TestEveryCommandIsTested(t *testing.T) {
 	}
 }
 
-// alone has a test run commands with the kubeconfig of a hub at a URL, and nothing else that is on
-// this machine.
+// alone makes a test run commands with the kubeconfig of a hub at a URL, and without any other
+// configuration of this machine.
 func alone(t *testing.T, hub string) (kubeconfig string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -192,7 +190,7 @@ func alone(t *testing.T, hub string) (kubeconfig string) {
 	return kubeconfig
 }
 
-// line is a command line, as Main takes it.
+// line returns a command line for Main.
 func line(path, kubeconfig string, args []string) []string {
 	out := strings.Fields(path)
 	for _, arg := range args {
@@ -204,8 +202,8 @@ func line(path, kubeconfig string, args []string) []string {
 	return out
 }
 
-// TestWrongCommandLines: a command line that makes no sense ends with code 2, and the hub is not
-// asked.
+// TestWrongCommandLines: an invalid command line ends with exit code 2, without a request to
+// the hub.
 func TestWrongCommandLines(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -216,7 +214,7 @@ func TestWrongCommandLines(t *testing.T) {
 	kubeconfig := alone(t, server.URL)
 	for path, command := range runnable() {
 		if command.DisableFlagParsing {
-			continue // all of its line belongs to another program
+			continue // another program parses its arguments
 		}
 		c := everyCommand[path]
 		lines := append([][]string{{"--nope"}}, c.wrong...)
@@ -250,9 +248,9 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// tenants is the API server of a hub that forbids what is not discovery.
+// tenants is the API server of a hub that forbids every request, except discovery if that is set.
 type tenants struct {
-	discovery bool // is allowed, but for that of members
+	discovery bool // discovery is allowed, except for that of members
 }
 
 const tenant = "system:serviceaccount:team-a:dev"
@@ -301,7 +299,8 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // a client may have gone
 }
 
-// discovered are the types that tenants discover, by group and version: plural and kind.
+// discovered has the types that discovery returns to tenants, by group and version: plural and
+// kind.
 var discovered = map[string]map[string]string{
 	"v1":                          {"pods": "Pod", "nodes": "Node", "secrets": "Secret", "namespaces": "Namespace", "configmaps": "ConfigMap"},
 	"apps/v1":                     {"deployments": "Deployment"},
@@ -312,7 +311,7 @@ var discovered = map[string]map[string]string{
 	"apps.orrery.dev/v1alpha1":    {"workloadrebalancers": "WorkloadRebalancer"},
 }
 
-// serves answers discovery.
+// serves answers requests for discovery.
 func (tenants) serves(w http.ResponseWriter, path string) bool {
 	switch path {
 	case "/api":
@@ -346,11 +345,11 @@ func (tenants) serves(w http.ResponseWriter, path string) bool {
 	return true
 }
 
-// saysNone is how commands say that there is nothing.
+// saysNone matches the messages of commands for an empty result.
 var saysNone = regexp.MustCompile(`(?i)\bno (resources|operations|orphans|pods|object)\b|\bnothing (was|changed|is|found|to)\b|\bnone\b`)
 
-// TestForbiddenIsNotNone: a command that was refused its answer says which right is missing, once,
-// ends with code 1, and never says that there is nothing.
+// TestForbiddenIsNotNone: a command whose request is forbidden names the missing right once,
+// and ends with exit code 1. It never prints a message for an empty result.
 func TestForbiddenIsNotNone(t *testing.T) {
 	for name, hub := range map[string]tenants{"Everything": {}, "AllButDiscovery": {discovery: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -374,7 +373,7 @@ func TestForbiddenIsNotNone(t *testing.T) {
 	}
 }
 
-// TestMissingRightIsNamed wants the verb, the type, the cluster and the role in a refusal.
+// TestMissingRightIsNamed: the error has the verb, the type, the cluster and the role.
 func TestMissingRightIsNamed(t *testing.T) {
 	server := httptest.NewServer(tenants{discovery: true})
 	defer server.Close()
@@ -386,7 +385,7 @@ func TestMissingRightIsNamed(t *testing.T) {
 		"cluster unjoin oak":      `error: unjoin cluster oak: get cluster oak: you may not get clusters.cluster.orrery.dev "oak" on the hub` + as + "; its ClusterRole view gives the right\n",
 		"get pods":                "Error from server (Forbidden): you may not list pods in namespace team-a on the hub" + as + "\n",
 		"exec web -C oak -- date": "Error from server (Forbidden): " + proxied + "\n",
-		"logs deploy/web -C oak":  "error: cluster oak: Error from server (Forbidden): " + proxied + "\nerror: 1 of 1 logs failed, as told above; the rest is shown\n",
+		"logs deploy/web -C oak":  "error: cluster oak: Error from server (Forbidden): " + proxied + "\nerror: 1 of 1 logs failed (errors above)\n",
 		"promote web/web -C oak":  `error: cluster oak: find type "web": ` + proxied + "\n",
 		"console --print":         "error: ask the hub at " + server.URL + " for a link to the console: you may not create consolelinks on the hub" + as + "; its ClusterRole orrery:console gives the right\n",
 	} {
@@ -400,7 +399,8 @@ func TestMissingRightIsNamed(t *testing.T) {
 	}
 }
 
-// TestRefusals reads what API servers say, and leaves alone what they say of anything but roles.
+// TestRefusals parses refusals of API servers. Refusals for other reasons than roles are not
+// changed.
 func TestRefusals(t *testing.T) {
 	details := &metav1.StatusDetails{Name: "web"}
 	for name, tc := range map[string]struct {
@@ -430,7 +430,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRolesThatGiveRights compares what errors say of roles with the roles of a hub.
+// TestRolesThatGiveRights compares the roles that errors name with the roles of a hub.
 func TestRolesThatGiveRights(t *testing.T) {
 	type rule struct {
 		APIGroups []string `json:"apiGroups"`
@@ -495,8 +495,8 @@ func TestRolesThatGiveRights(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a command that a signal ends while the hub is asked ends with the code by which
-// shells know the signal.
+// TestInterrupted: a command that a signal ends during a request to the hub ends with the exit
+// code of shells for that signal.
 func TestInterrupted(t *testing.T) {
 	asked := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -11,18 +11,25 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/kubectl/pkg/cmd/attach"
 	"k8s.io/kubectl/pkg/cmd/exec"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+	"k8s.io/kubectl/pkg/polymorphichelpers"
 	"k8s.io/kubectl/pkg/util/interrupt"
 )
 
-// podTimeout is how long a command waits for a pod of a workload.
+// podTimeout is the default of --pod-running-timeout, how long exec and attach wait for a pod of a
+// workload: one minute.
 const podTimeout = time.Minute
 
-// session are the flags of a session in a container.
+// session has the flags of "orrery exec" and "orrery attach".
 type session struct {
 	reaching
 
@@ -40,40 +47,61 @@ func (e *session) addTo(cmd *cobra.Command) {
 	cmdutil.AddPodRunningTimeoutFlag(cmd, podTimeout)
 }
 
-// options returns the options that the commands of kubectl have in common.
+// options returns the options that the exec and attach commands of kubectl share, from the flags
+// and streams.
 func (e *session) options() exec.StreamOptions {
 	return exec.StreamOptions{
 		ContainerName: e.container, Stdin: e.stdin, TTY: e.tty, Quiet: e.quiet, IOStreams: e.kube(),
-		// Without this, kubectl would end the process on a signal, with another exit code.
+		// Without InterruptParent, kubectl would end the process on a signal, with another exit code.
 		InterruptParent: interrupt.New(func(os.Signal) {}),
 	}
 }
 
-// one returns the API of the one cluster that has an object.
-func (e *session) one(ctx context.Context, what string) (*below, error) {
+// one returns the name of the one cluster that has an object, and its API. what is POD or
+// TYPE/NAME. If no cluster or several have the object, it returns an error. If --cluster names the
+// cluster, it is not checked for the object. The API replaces control characters in responses,
+// because kubectl prints names from them.
+func (e *session) one(ctx context.Context, what string) (at *below, cluster string, err error) {
 	h, err := e.hub.api(ctx, e.err)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	clusters, err := e.having(ctx, h, what, "")
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if len(clusters) > 1 {
-		return nil, e.several(what, clusters)
+		return nil, "", e.several(what, clusters)
 	}
-	at, err := h.member(clusters[0], e.namespace)
+	at, err = h.member(clusters[0], e.namespace)
 	if err == nil {
 		at.config.Wrap(neutralAnswers)
 	}
-	return at, err
+	return at, clusters[0], err
 }
 
-// remote runs commands in containers until its context ends, which kubectl's own executor
-// ignores. It passes on the bytes of the command unchanged.
+// podOf returns the function with which kubectl's exec and attach find a pod of the workload what.
+// If the workload has no pod within the timeout, its error says so: kubectl's own error says only
+// that the wait has ended.
+func podOf(what, cluster string) polymorphichelpers.AttachablePodForObjectFunc {
+	return func(of genericclioptions.RESTClientGetter, o runtime.Object, timeout time.Duration) (*corev1.Pod, error) {
+		pod, err := polymorphichelpers.AttachablePodForObjectFn(of, o, timeout)
+		// A request that times out, or is canceled, says nothing about pods.
+		broken := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		if wait.Interrupted(err) && !broken || errors.Is(err, watchtools.ErrWatchClosed) {
+			return nil, fmt.Errorf("%s has no pods in cluster %s; the command waits up to %s for one (--pod-running-timeout)", what, cluster, timeout)
+		}
+		return pod, err
+	}
+}
+
+// remote runs commands in containers, and attaches to containers, for kubectl's exec and attach. It
+// ends them when the context that the function returns ends, which kubectl's own executor ignores.
+// It passes the bytes of both directions unchanged.
 type remote func() context.Context
 
-// ExecuteWithContext implements exec.RemoteExecutor.
+// ExecuteWithContext implements exec.RemoteExecutor. It passes the output to the streams below
+// those that replace control characters.
 func (remote) ExecuteWithContext(ctx context.Context, u *url.URL, cfg *rest.Config, in io.Reader, out, errOut io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
 	return (&exec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, u, cfg, in, raw(out), raw(errOut), tty, sizes)
 }
@@ -92,7 +120,7 @@ func newExec(s streams) *cobra.Command {
 	e := &session{reaching: reaching{streams: s}}
 	cmd := &cobra.Command{
 		Use:   "exec POD | TYPE/NAME [-C CLUSTER] -- COMMAND [ARG ...]",
-		Short: "Run a command in a container of some cluster",
+		Short: "Run a command in a container of any cluster",
 		Long: `Run a command in a container, as kubectl does, in the cluster that has the pod or the workload.
 If several have it, --cluster says which. The exit code is the command's.`,
 		Example: `  orrery exec web-5d-x7 -n shop -- date
@@ -111,7 +139,7 @@ If several have it, --cluster says which. The exit code is the command's.`,
 }
 
 func (e *session) exec(cmd *cobra.Command, args []string, dash int) error {
-	at, err := e.one(cmd.Context(), args[0])
+	at, cluster, err := e.one(cmd.Context(), args[0])
 	if err != nil {
 		return err
 	}
@@ -119,6 +147,7 @@ func (e *session) exec(cmd *cobra.Command, args []string, dash int) error {
 	if err := o.Complete(cmdutil.NewFactory(at), cmd, args, dash); err != nil {
 		return err
 	}
+	o.ExecutablePodFn = podOf(args[0], cluster)
 	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}
@@ -130,7 +159,7 @@ func newAttach(s streams) *cobra.Command {
 	keys := "ctrl-p,ctrl-q"
 	cmd := &cobra.Command{
 		Use:   "attach POD | TYPE/NAME [-C CLUSTER]",
-		Short: "Attach to a container that runs in some cluster",
+		Short: "Attach to a running container of any cluster",
 		Long: `Attach to the process of a container, as kubectl does, in the cluster that has the pod or the
 workload. If several have it, --cluster says which.`,
 		Example: `  orrery attach web-5d-x7 -n shop -C oak -it`,
@@ -149,7 +178,7 @@ workload. If several have it, --cluster says which.`,
 }
 
 func (e *session) attach(cmd *cobra.Command, args []string, keys string) error {
-	at, err := e.one(cmd.Context(), args[0])
+	at, cluster, err := e.one(cmd.Context(), args[0])
 	if err != nil {
 		return err
 	}
@@ -159,6 +188,7 @@ func (e *session) attach(cmd *cobra.Command, args []string, keys string) error {
 	if err := o.Complete(cmdutil.NewFactory(at), cmd, args); err != nil {
 		return err
 	}
+	o.AttachablePodFn = podOf(args[0], cluster)
 	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}

@@ -22,26 +22,30 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// fleetClient is a client of the fleet API of a hub.
+// fleetClient is a client of the fleet API of a hub, which has the mirrored objects of all
+// clusters, for one command. It keeps the types of the fleet after the first discovery.
 type fleetClient struct {
 	config *rest.Config // for the root of the fleet
 	client rest.Interface
 	served discovery.CachedDiscoveryInterface
 }
 
-// fleet returns a client of the fleet API. Requests end with ctx; warnings are written to w.
+// fleet returns a client of the fleet API of the hub. The context of the kubeconfig may be that of
+// the hub, of the fleet or of a member. It sends no request. Requests of the client end with ctx.
+// Each warning of the hub is written to w once.
 func (f *hubFlags) fleet(ctx context.Context, w io.Writer) (*fleetClient, error) {
 	cfg, path, err := f.config()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Host = hubRoot(cfg.Host) // the context named fleet has the same hub
+	cfg.Host = hubRoot(cfg.Host) // the context may be that of the fleet or of a member
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
 	cfg.Wrap(until(ctx))
 	return newFleetClient(cfg, path)
 }
 
-// newFleetClient returns a client of the fleet API of the hub in the kubeconfig at a path.
+// newFleetClient returns a client of the fleet API of a hub. hub is the configuration for the root
+// of the hub and stays unchanged. path is the path of the kubeconfig, for errors.
 func newFleetClient(hub *rest.Config, path string) (*fleetClient, error) {
 	cfg := rest.CopyConfig(hub)
 	cfg.Host += fleetv1alpha1.FleetPath
@@ -60,8 +64,9 @@ func newFleetClient(hub *rest.Config, path string) (*fleetClient, error) {
 	return c, nil
 }
 
-// find returns the type with a name, as kubectl does: in singular or plural, as a short name, or
-// with the group.
+// find returns the type of the fleet with a name, as kubectl does. The name is the singular or
+// plural, a short name, or has version and group; the case of letters has no effect. An unknown
+// type is an error with advice. The first call requests the types of the fleet.
 func (c *fleetClient) find(name string) (*meta.RESTMapping, error) {
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(c.served), c.served, nil)
 	gvr, gr := schema.ParseResourceArg(strings.ToLower(name))
@@ -80,13 +85,14 @@ func (c *fleetClient) find(name string) (*meta.RESTMapping, error) {
 		}
 	}
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("the fleet has no type %q; %q lists those that it has", name, "orrery api-resources")
+		return nil, fmt.Errorf("the fleet has no type %q; %q lists all types", name, "orrery api-resources")
 	}
 	return nil, fmt.Errorf("find type %q: %w", name, err)
 }
 
-// pathOf returns the path of a type below the root of the fleet or, if name is not empty, of an
-// object.
+// pathOf returns the segments of a path below the root of the fleet. It is the path of the object
+// with a name or, if name is "", of all objects of the type. namespace is "" for all namespaces and
+// for a cluster-scoped type.
 func pathOf(gvr schema.GroupVersionResource, namespace, name string) []string {
 	segments := []string{"apis", gvr.Group, gvr.Version}
 	if gvr.Group == "" {
@@ -102,8 +108,9 @@ func pathOf(gvr schema.GroupVersionResource, namespace, name string) []string {
 	return segments
 }
 
-// changes requests an ObjectHistory, page by page, and calls each with its changes until each
-// returns false.
+// changes requests the history of an object, or the deleted or changed objects of a type, at a path
+// of the fleet. It reads page by page and calls each with every change until each returns false. Of
+// each parameter only the first value is sent. An error of the hub is returned as its Status.
 func (c *fleetClient) changes(ctx context.Context, path []string, parameters url.Values, each func(fleetv1alpha1.ObjectChange) (more bool)) error {
 	for next := ""; ; {
 		request := c.client.Get().AbsPath(path...)
@@ -132,7 +139,9 @@ func (c *fleetClient) changes(ctx context.Context, path []string, parameters url
 	}
 }
 
-// refusalIn returns the Status in the body of an error response; err if there is none.
+// refusalIn returns the Status in the body of a response as an error, because client-go replaces
+// its message. err is the error of client-go; it is returned if the body has no Status of a
+// failure.
 func refusalIn(body []byte, err error) error {
 	var refused apierrors.StatusError
 	if json.Unmarshal(body, &refused.ErrStatus) != nil || refused.ErrStatus.Status != metav1.StatusFailure {
@@ -141,7 +150,8 @@ func refusalIn(body []byte, err error) error {
 	return &refused
 }
 
-// where selects the objects of a command.
+// where has the flags --namespace and --cluster of history, diff and graph: which objects of the
+// fleet they are about.
 type where struct {
 	namespace string
 	clusters  []string
@@ -149,13 +159,14 @@ type where struct {
 
 func (w *where) add(cmd *cobra.Command, f *hubFlags, namespace string) {
 	cmd.Flags().StringVarP(&w.namespace, "namespace", "n", "", namespace)
-	cmd.Flags().StringSliceVarP(&w.clusters, "cluster", "C", nil, "only in this cluster; may be given more than once (default: all)")
+	cmd.Flags().StringSliceVarP(&w.clusters, "cluster", "C", nil, "only in this cluster; can be repeated (default: all)")
 	// Errors mean that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("cluster", f.completeClusterFlag)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.completeNamespaces)
 }
 
-// parameters returns the parameters of a request for a history.
+// parameters returns the URL parameters of a request for changes: the clusters, if --cluster is
+// set, and allFields if all is true. The namespace is a part of the path and not a parameter.
 func (w *where) parameters(all bool) url.Values {
 	p := url.Values{}
 	if len(w.clusters) > 0 {

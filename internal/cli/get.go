@@ -26,7 +26,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// getting is kubectl's get for the fleet.
+// getting has the flags of "orrery get", which is kubectl's get for objects of every cluster.
 type getting struct {
 	reaching
 
@@ -39,14 +39,14 @@ func newGet(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get TYPE[.VERSION][.GROUP][,TYPE ...] [NAME ...] | TYPE/NAME ...",
 		Short: "Show objects of every cluster",
-		Long: `Show objects of every cluster, as kubectl shows those of one, with a column that names the
-cluster. They come from the mirror: those of a cluster that does not answer are shown as last
-seen, with a warning. What is shown is what you may list on the hub.
+		Long: `Show objects of every cluster, as kubectl get does for one cluster, with a column for the cluster.
+The objects come from the mirror. Objects of a cluster that does not answer are shown as they were last
+seen, with a warning. You see the objects that you may list on the hub.
 
-A name is looked for in every cluster, and answered with a list of those that have it, also if
-it is one. With exactly one --cluster and no pattern it is the object, as in kubectl.
+A name is looked up in every cluster, and the result is a list, even with one object. With exactly one
+--cluster, which is not a pattern, the result is the object, as in kubectl.
 
-Objects of the hub itself are kubectl's: kubectl --context hub get.`,
+For objects of the hub itself, use kubectl --context hub get.`,
 		Example: `  orrery get pods -A
   orrery get deploy web -n shop -o wide
   orrery get pods -C 'eu-*' -l app=web -w
@@ -56,26 +56,26 @@ Objects of the hub itself are kubectl's: kubectl --context hub get.`,
 		ValidArgsFunction: g.completeObjects,
 		RunE:              func(cmd *cobra.Command, args []string) error { return asKubectl(g.run(cmd, args)) },
 	}
-	g.add(cmd, "only in this cluster, or in those whose names match a pattern; may be given more than once (default: all)")
+	g.add(cmd, "only in this cluster, or in clusters whose names match a pattern; can be repeated (default: all)")
 	g.addAll(cmd)
 	o, flags := g.kubectl, cmd.Flags()
 	o.PrintFlags.AddFlags(cmd)
-	flags.BoolVarP(&o.Watch, "watch", "w", false, "go on with what changes")
-	flags.BoolVar(&o.WatchOnly, "watch-only", false, "only what changes from now on")
-	flags.BoolVar(&o.OutputWatchEvents, "output-watch-events", false, "with --watch or --watch-only: print the events, not the objects alone")
-	flags.BoolVar(&o.IgnoreNotFound, "ignore-not-found", false, "a name that no cluster has is no error")
-	flags.StringVarP(&o.LabelSelector, "selector", "l", "", "only what has these labels, as in app=web,tier!=db")
-	flags.StringVar(&o.FieldSelector, "field-selector", "", "only what has these fields, as in status.phase=Pending: any field may be named")
-	flags.BoolVar(&o.ServerPrint, "server-print", true, "have the hub make the table")
-	flags.Int64Var(&o.ChunkSize, "chunk-size", o.ChunkSize, "how many objects are asked for at once; 0: all")
-	flags.BoolVar(&g.live, "live", false, "ask the cluster itself, as you there; with exactly one --cluster")
+	flags.BoolVarP(&o.Watch, "watch", "w", false, "after the list, watch for changes")
+	flags.BoolVar(&o.WatchOnly, "watch-only", false, "watch for changes, without the list")
+	flags.BoolVar(&o.OutputWatchEvents, "output-watch-events", false, "with --watch or --watch-only: print the events and not only the objects")
+	flags.BoolVar(&o.IgnoreNotFound, "ignore-not-found", false, "exit with 0 even if no cluster has a name")
+	flags.StringVarP(&o.LabelSelector, "selector", "l", "", "only objects with these labels, such as app=web,tier!=db")
+	flags.StringVar(&o.FieldSelector, "field-selector", "", "only objects with these fields, such as status.phase=Pending; any field is possible")
+	flags.BoolVar(&o.ServerPrint, "server-print", true, "let the hub format the table")
+	flags.Int64Var(&o.ChunkSize, "chunk-size", o.ChunkSize, "number of objects in one request; 0: all")
+	flags.BoolVar(&g.live, "live", false, "read from the cluster itself, with your rights there; needs exactly one --cluster")
 	return cmd
 }
 
 func (g *getting) run(cmd *cobra.Command, args []string) error {
 	ctx := cmd.Context()
 	if len(args) == 0 {
-		return usageError{fmt.Errorf("want the type of what to show; %q lists those that there are", cmd.Root().CommandPath()+" api-resources")}
+		return usageError{fmt.Errorf("name the type of the objects, such as pods; %q lists all types", cmd.Root().CommandPath()+" api-resources")}
 	}
 	asked, err := parseNamed(args)
 	if err != nil {
@@ -86,7 +86,7 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	}
 	single := len(g.clusters) == 1 && !isPattern(g.clusters[0])
 	if g.live && !single {
-		return usageError{errors.New("--live: name the cluster to ask with --cluster, exactly one")}
+		return usageError{errors.New("--live: name the cluster with --cluster, exactly one")}
 	}
 	h, err := g.hub.api(ctx, g.err)
 	if err != nil {
@@ -130,7 +130,8 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	return g.print(cmd, at, args)
 }
 
-// check returns an error for invalid flags, before any request.
+// check returns a usageError if the output format, --sort-by or --selector is invalid. It sends no
+// request.
 func (g *getting) check() error {
 	flags := g.kubectl.PrintFlags.Copy()
 	if _, err := flags.ToPrinter(); err != nil {
@@ -148,7 +149,9 @@ func (g *getting) check() error {
 	return checkSelector(g.kubectl.LabelSelector)
 }
 
-// print runs the command of kubectl.
+// print runs kubectl get with the arguments against the API at, and prints the objects to g.out.
+// With --watch it continues until the context ends. With -o name, names that a script could misread
+// are left out, and print returns an error for them at the end.
 func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	f := cmdutil.NewFactory(at)
 	if err := g.kubectl.Complete(f, cmd, args); err != nil {
@@ -164,8 +167,10 @@ func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	return errors.Join(g.kubectl.Run(f, args), lines.problem())
 }
 
-// neutral makes kubectl neutralize the texts in tables, and leave out names that scripts cannot
-// parse. JSON, YAML and the output of templates stay unchanged.
+// neutral makes the output of g.kubectl neutral: it replaces control characters in tables and
+// custom columns, and escapes them in JSON. YAML and output of templates stay unchanged, unless
+// they go to a terminal. With -o name, objects whose names a script could misread are left out; the
+// result counts them. neutral must be called once, after g.kubectl.Complete.
 func (g *getting) neutral() *scriptLines {
 	lines := &scriptLines{err: g.err}
 	format, _, _ := strings.Cut(*g.kubectl.PrintFlags.OutputFormat, "=")
@@ -196,7 +201,9 @@ func (g *getting) neutral() *scriptLines {
 	return lines
 }
 
-// neutralObject neutralizes the strings of an object, a list or an event.
+// neutralObject replaces control characters in all strings of an object, of the items of a list, or
+// of the object in a watch event. It changes them in place and returns object. Other
+// implementations of runtime.Object are returned unchanged.
 func neutralObject(object runtime.Object) runtime.Object {
 	switch object := object.(type) {
 	case *unstructured.Unstructured:
@@ -220,8 +227,10 @@ func neutralObject(object runtime.Object) runtime.Object {
 	return object
 }
 
-// withWords returns an object, a list or an event without the objects whose names are no words,
-// which a line for scripts cannot have; nil if none is left.
+// withWords returns an object, a list or a watch event for output that scripts read. It leaves out
+// objects whose kind or name is not a word by neutral.IsWord, and reports each to lines. It removes
+// them from a list in place. If the object itself, or that of the event, is left out, the result is
+// nil.
 func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
 	switch object := object.(type) {
 	case *unstructured.UnstructuredList:
@@ -239,8 +248,10 @@ func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
 	return object
 }
 
-// watch prints the existing objects, then changes until the context ends. kubectl's own watch
-// would end the process on a signal, with another exit code.
+// watch prints the existing objects, unless --watch-only is set, and then every change. When ctx
+// ends, it returns the cause of ctx, and when the hub ends the watch, nil. With --ignore-not-found
+// a missing object is no error. kubectl's own watch would end the process on a signal, with another
+// exit code.
 func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) error {
 	o := g.kubectl
 	r := f.NewBuilder().Unstructured().
@@ -280,8 +291,8 @@ func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) e
 		}
 		return nil
 	}
-	// A watch of one object from version 0 begins with its present state. A watch of a list does
-	// not.
+	// A watch of a single object begins at version 0 and with the present state of the object. A watch
+	// of a list begins at the version of the list and does not repeat its objects.
 	objects, version := []runtime.Object{there}, "0"
 	list := meta.IsListType(there)
 	if list {
@@ -330,7 +341,9 @@ func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) e
 	}
 }
 
-// narrow restricts requests to an API of the fleet to some clusters and names.
+// narrow restricts requests of the API at to some clusters and to the names in asked, by wrapping
+// the transport of at.config. If clusters is empty, they are not restricted. The caller must not
+// use at before, except for discovery. After the requests the result knows which names were found.
 func (g *getting) narrow(at *below, asked *naming, clusters []string) (*narrowed, error) {
 	root, err := url.Parse(at.config.Host)
 	if err != nil {
@@ -358,12 +371,13 @@ func (g *getting) narrow(at *below, asked *naming, clusters []string) (*narrowed
 	return n, nil
 }
 
-// missing returns an error for the names that no cluster has.
+// missing returns a NotFound error for each name that no cluster has, joined and sorted; nil if all
+// were found. Names of types whose list failed are left out.
 func (n *narrowed) missing() error {
 	var missing []error
 	for of, names := range n.names {
 		for _, name := range names {
-			// else the list failed, and its error was printed
+			// A type without found was not listed: its list failed, and that error was printed.
 			if found, listed := n.found[of]; listed && !found[name] {
 				missing = append(missing, apierrors.NewNotFound(of, name))
 			}
@@ -373,7 +387,9 @@ func (n *narrowed) missing() error {
 	return errors.Join(missing...)
 }
 
-// mappingOf returns the type for a name, as kubectl does.
+// mappingOf returns the type with a name, as kubectl finds types: in plural or singular, as a short
+// name, with version and group, or as KIND.GROUP. If the type is unknown, the error names the
+// command that lists all types.
 func mappingOf(mapper meta.RESTMapper, kind string) (*meta.RESTMapping, error) {
 	full, part := schema.ParseResourceArg(kind)
 	var gvk schema.GroupVersionKind
@@ -392,7 +408,7 @@ func mappingOf(mapper meta.RESTMapper, kind string) (*meta.RESTMapping, error) {
 		}
 	}
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("there is no type %q; %q lists those that there are", kind, programName+" api-resources")
+		return nil, fmt.Errorf("there is no type %q; %q lists all types", kind, programName+" api-resources")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find type %q: %w", kind, err)
@@ -400,7 +416,8 @@ func mappingOf(mapper meta.RESTMapper, kind string) (*meta.RESTMapping, error) {
 	return mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// usual returns the namespace of a command: from the flag or the context; "" for all.
+// usual returns the namespace for a command: "" with --all-namespaces, which means all, else
+// --namespace, else the namespace of the context.
 func (r *reaching) usual(h *hubAPI) string {
 	switch {
 	case r.all:
@@ -411,7 +428,10 @@ func (r *reaching) usual(h *hubAPI) string {
 	return h.namespace
 }
 
-// find returns the clusters with matching objects, among those that the flags name.
+// find returns the clusters that have objects of the type kind that the parameters select and the
+// caller may see, and that type. It looks in the namespace and clusters of the flags, and sets
+// parameters["clusters"] if --cluster is set. If no cluster has such an object, the clusters are
+// nil without an error.
 func (r *reaching) find(ctx context.Context, h *hubAPI, kind string, parameters url.Values) ([]string, *meta.RESTMapping, error) {
 	fleet, err := h.fleet()
 	if err != nil {

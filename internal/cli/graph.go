@@ -25,7 +25,7 @@ const (
 	outputDot  = "dot"
 )
 
-// graphing are the flags of a graph.
+// graphing has the flags of "orrery graph".
 type graphing struct {
 	streams
 	where
@@ -93,14 +93,15 @@ another refers to, and that is not there, is MISSING.`,
 	return cmd
 }
 
-// relationsMean returns the relations with their meanings.
+// relationsMean returns a table of the relations between objects, with their meanings, for the help
+// of "orrery graph".
 func relationsMean() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	for _, r := range graph.Relations() {
 		_ = say(t, "  %s\t%s\n", r, r.Means()) // writing to memory does not fail
 	}
-	_ = t.Flush() // as above
+	_ = t.Flush() // writing to memory does not fail
 	return out.String()
 }
 
@@ -159,7 +160,8 @@ func (f *graphing) run(ctx context.Context, of string) error {
 	}
 }
 
-// tree prints a graph on a terminal.
+// tree prints one side of a root, an object that the user asked for: what the root uses, or what
+// uses the root.
 type tree struct {
 	w     io.Writer
 	graph *fleetv1alpha1.ObjectGraph
@@ -167,8 +169,9 @@ type tree struct {
 	shown map[int]bool // nodes that were printed below this root
 }
 
-// printTree prints what each root uses, and what uses it. The nodes below a node are printed
-// once, at its first occurrence.
+// printTree prints, for each root of a graph, what the root uses and what uses the root, as two
+// trees. For each of them, the nodes below a node are printed once. At a further occurrence of that
+// node, "…" stands for them.
 func printTree(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	for i, root := range g.Roots {
 		if i > 0 {
@@ -200,13 +203,15 @@ func printTree(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	return nil
 }
 
-// branch is a node that another node uses or is used by, with the relations.
+// branch is a node that is printed below another node of a tree, with the relations between the
+// two.
 type branch struct {
 	node      int
 	relations []string
 }
 
-// next returns the branches of a node, in the order of the nodes of the graph.
+// next returns the branches below a node: one for each node that it uses or, in a tree of users,
+// that uses it. They are in the order of the graph's nodes; nil if there are none.
 func (t *tree) next(node int) (out []branch) {
 	for _, e := range t.graph.Edges {
 		near, far := e.From, e.To
@@ -227,6 +232,7 @@ func (t *tree) next(node int) (out []branch) {
 	return out
 }
 
+// print prints the branches below a node, with indent before each line.
 func (t *tree) print(node int, indent string) error {
 	branches := t.next(node)
 	for i, b := range branches {
@@ -236,7 +242,7 @@ func (t *tree) print(node int, indent string) error {
 		}
 		again := ""
 		if t.shown[b.node] && len(t.next(b.node)) > 0 {
-			again = " …" // printed above
+			again = " …" // the nodes below it were printed before
 		}
 		if err := say(t.w, "%s%s%s (%s)%s\n", indent, line, nodeIn(t.graph, b.node, node), strings.Join(b.relations, ", "), again); err != nil {
 			return err
@@ -252,8 +258,9 @@ func (t *tree) print(node int, indent string) error {
 	return nil
 }
 
-// nodeIn returns a node as text, below another node (-1: none). It includes the namespace and
-// the cluster if they differ from those of the other node.
+// nodeIn returns the text for a node: KIND/NAME, and the state if it has one. below is the node
+// above it in the tree, -1 for a root. The namespace and the cluster are added if they differ from
+// those of below.
 func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 	n := &g.Nodes[node]
 	out := n.Kind + "/" + n.Name
@@ -273,7 +280,8 @@ func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 	return out
 }
 
-// printDot prints a graph in the language of Graphviz.
+// printDot prints a graph in the language dot of Graphviz, with one box around the nodes of each
+// cluster.
 func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	var out strings.Builder // its methods return no errors
 	out.WriteString("digraph fleet {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", fontsize=10];\n")
@@ -311,7 +319,8 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	return err
 }
 
-// dotted returns lines as a quoted text of Graphviz, with quotes and backslashes escaped.
+// dotted returns lines as one quoted string of the language dot, in which quotes and backslashes
+// are escaped and control characters replaced.
 func dotted(lines ...string) neutral.Trusted {
 	var out strings.Builder
 	out.WriteByte('"')

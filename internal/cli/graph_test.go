@@ -16,7 +16,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// aGraph is of a Secret of one name in two clusters, of which one is missing.
+// aGraph returns the graph of a Secret that has one name in two clusters and is missing in one
+// of them.
 func aGraph() *fleetv1alpha1.ObjectGraph {
 	node := func(cluster, kind, namespace, name string, state fleetv1alpha1.GraphState) fleetv1alpha1.GraphNode {
 		return fleetv1alpha1.GraphNode{Cluster: cluster, Kind: kind, Namespace: namespace, Name: name, State: state}
@@ -72,7 +73,8 @@ Secret/db-pass in shop of oak MISSING
 	}
 }
 
-// TestDot: whatever names are, the tokens of Graphviz's grammar are those of the graph, and texts are as they were.
+// TestDot: for any names of objects, the tokens are those of the graph, and the texts are kept.
+// Control characters are replaced.
 func TestDot(t *testing.T) {
 	var out strings.Builder
 	if err := printDot(&out, aGraph()); err != nil {
@@ -89,7 +91,7 @@ func TestDot(t *testing.T) {
 	}
 }
 
-// dotTokens reads Graphviz's language: how often each token is there, and each text in quotes.
+// dotTokens parses Graphviz's language. It counts the tokens, and the texts in quotes.
 func dotTokens(t *testing.T, text string) (tokens, texts map[string]int) {
 	t.Helper()
 	tokens, texts = map[string]int{}, map[string]int{}
@@ -137,7 +139,8 @@ func dotTokens(t *testing.T, text string) (tokens, texts map[string]int) {
 	return tokens, texts
 }
 
-// graph asks what uses a Secret that is there and one that is not, and what a Service uses.
+// graph queries the dependents of an existing and of a missing Secret, and the dependencies of
+// a Service.
 func (f *hubOfTwo) graph(t *testing.T) {
 	run := f.run
 	in, labels := kubernetes.NewForConfigOrDie(f.oak.Config()), map[string]string{"app": "web"}

@@ -23,15 +23,17 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// typedChange is a change of an object, with its type.
+// typedChange is one change of an object in a cluster, with the type of the object: a row of
+// "orrery history" and "orrery diff".
 type typedChange struct {
 	Resource string `json:"resource"` // RESOURCE.GROUP
 	fleetv1alpha1.ObjectChange
 }
 
-// object returns RESOURCE.GROUP/NAME.
+// object returns the changed object as RESOURCE.GROUP/NAME.
 func (c *typedChange) object() string { return c.Resource + "/" + c.Name }
 
+// when returns the time of the change in UTC, as RFC 3339; "-" if it is unknown.
 func (c *typedChange) when() string {
 	if c.Time == nil {
 		return "-"
@@ -39,7 +41,8 @@ func (c *typedChange) when() string {
 	return c.Time.UTC().Format(time.RFC3339)
 }
 
-// by returns the field managers that made the change; "-" if unknown.
+// by returns the field managers that made the change as MANAGER or MANAGER/SUBRESOURCE,
+// without duplicates and separated by commas; "-" if they are unknown.
 func (c *typedChange) by() string {
 	var names []string
 	for _, m := range c.By {
@@ -59,10 +62,12 @@ const (
 	fieldsShown = 3  // fields in one row of a table
 )
 
-// whole returns the value of a field on one line, which may be long.
+// whole returns the JSON of a value for output: on one line, of any length, with control characters
+// replaced.
 func whole(of json.RawMessage) neutral.Trusted { return neutral.Trusted(neutral.Line(string(of))) }
 
-// short returns a value on one line; most limits its characters, 0: no limit.
+// short returns the JSON of a value for a row of a table: on one line, with control characters
+// replaced, and cut to most characters; 0: not cut. For nil it returns "(none)".
 func short(value json.RawMessage, most int) string {
 	if value == nil {
 		return "(none)"
@@ -74,7 +79,9 @@ func short(value json.RawMessage, most int) string {
 	return text
 }
 
-// what returns a summary of a change: its fields, only the first ones unless all is true.
+// what returns a summary of a change for a row of a table: its fields with their values before and
+// after, and its cause. If all is false, it names only the first fieldsShown fields. Fields whose
+// values are hidden have only their path. If there is nothing to say, it is "-".
 func (c *typedChange) what(all bool) string {
 	var parts []string
 	for i, d := range c.Fields {
@@ -94,8 +101,8 @@ func (c *typedChange) what(all bool) string {
 	return cmp.Or(strings.Join(parts, "; "), "-")
 }
 
-// printFields prints the values of each field before and after. For texts of several lines it
-// leaves out the equal lines at the beginning and the end.
+// printFields prints the value of each changed field before and after the change. Of texts with
+// several lines it leaves out the equal lines at the beginning and at the end.
 func printFields(w io.Writer, c *typedChange) error {
 	for _, d := range c.Fields {
 		switch before, after := lines(d.Before), lines(d.After); {
@@ -123,7 +130,7 @@ func printFields(w io.Writer, c *typedChange) error {
 	return nil
 }
 
-// lines returns the lines of a text; nil if the value is not a text.
+// lines returns the lines of a JSON string. It is nil if value is nil or is not a string.
 func lines(value json.RawMessage) []string {
 	var text string
 	if value == nil || json.Unmarshal(value, &text) != nil {
@@ -132,6 +139,9 @@ func lines(value json.RawMessage) []string {
 	return strings.Split(text, "\n")
 }
 
+// printLines prints the lines of a text at a path of the object, before and after a change. It
+// leaves out the equal lines at the beginning and at the end, and prints the number of the first
+// line that differs.
 func printLines(w io.Writer, path string, before, after []string) error {
 	first := 0
 	for first < min(len(before), len(after)) && before[first] == after[first] {
@@ -157,7 +167,8 @@ func printLines(w io.Writer, path string, before, after []string) error {
 	return nil
 }
 
-// named splits the arguments for one object: TYPE/NAME, or TYPE NAME.
+// named splits the arguments that name one object: TYPE/NAME, or TYPE NAME. Other arguments are a
+// usageError. Whether the type exists is not checked.
 func named(args []string) (kind, name string, err error) {
 	switch {
 	case len(args) == 1:
@@ -181,7 +192,7 @@ func newHistory(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "history TYPE/NAME | --deleted [TYPE ...]",
-		Short: "Tell what became of an object of the fleet, who changed it and what; or which objects were deleted",
+		Short: "Show the changes of an object of the fleet and who made them, or list deleted objects",
 		Long: `Tell the changes to an object, in every cluster that has it or had it, the latest first:
 when the hub heard of them, who made them (the field manager), and what they changed. An object
 that is gone is told of as well. Changes of nothing but status and the like are left out,
@@ -239,8 +250,10 @@ What was is kept for as long as "orrery server --mirror-history-time" says, a we
 	return cmd
 }
 
-// history returns the changes of an object. quiet is the number of changes that were left out
-// because they have no meaning.
+// history returns the latest changes of an object, the latest first, at most limit; 0: all. in has
+// the clusters and the namespace, "" for the namespace default. quiet counts updates that are left
+// out, because only fields such as status changed. If all is true, changes of such fields are
+// included. An object without history is an error.
 func (c *fleetClient) history(ctx context.Context, kind, name string, in *where, limit int, all bool) (changes []typedChange, quiet int, err error) {
 	found, err := c.find(kind)
 	if err != nil {
@@ -273,6 +286,7 @@ func (c *fleetClient) history(ctx context.Context, kind, name string, in *where,
 	return changes, quiet, nil
 }
 
+// inNamespace returns " in namespace NAMESPACE" for a message; "" for a cluster-scoped object.
 func inNamespace(namespace string) string {
 	if namespace == "" {
 		return ""
@@ -283,7 +297,7 @@ func inNamespace(namespace string) string {
 func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 	if !diff {
 		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-		fmt.Fprintln(t, "CLUSTER\tREVISION\tTIME\tCHANGE\tBY\tWHAT") //nolint:errcheck // Flush reports it
+		fmt.Fprintln(t, "CLUSTER\tREVISION\tTIME\tCHANGE\tBY\tWHAT") //nolint:errcheck // Flush returns the error
 		for i := range changes {
 			c := &changes[i]
 			_ = say(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide))
@@ -306,9 +320,11 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 	return nil
 }
 
-// ask calls ask for the types that the user names, or for all types that have a history and that
-// the user may see. Other types are left out and printed to w; partial is then true. If all are
-// left out, ask returns an error.
+// ask calls ask for each type in names or, without names, for all types of the fleet. The first
+// error of ask is returned. Without names, two errors do not count: that a type has no history, and
+// that the caller may not list it. Types that the caller may not list are printed to w, and partial
+// is true. If no type could be read, the error names those that the caller may not list, or is
+// errNoHistory.
 func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) (partial bool, err error) {
 	var types []schema.GroupVersionResource
 	for _, name := range names {
@@ -347,14 +363,25 @@ func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVers
 			return false, fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
 		}
 	}
-	if len(unlisted.types) == 0 || !answered {
+	switch {
+	case !answered && len(unlisted.types) > 0:
 		return false, unlisted.err()
+	case !answered && len(types) > 0:
+		return false, errNoHistory
+	case len(unlisted.types) == 0:
+		return false, nil
 	}
 	return true, say(w, "Left out is what you may not list: %s.\n", strings.Join(unlisted.types, ", "))
 }
 
-// deleted returns deleted objects, the latest first. partial is true if there are types that the
-// caller may not list.
+// errNoHistory is the error if no type of the fleet has a history. Otherwise the command would
+// print that nothing changed.
+var errNoHistory = errors.New("none of the fleet's types has a history here: the hub keeps none, or the clusters that you asked for and may see do not serve the types; " +
+	`see --mirror-history-time and --mirror-history-size of "orrery server", and "orrery cluster list"`)
+
+// deleted returns the latest deleted objects of some types, the latest first, at most limit; 0:
+// all. If types is empty, they are of all types. in has the clusters and the namespace. partial is
+// true if the caller may not list some types, which are printed to w.
 func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) (changes []typedChange, partial bool, err error) {
 	changes = []typedChange{}
 	parameters := in.parameters(false)
@@ -382,7 +409,7 @@ func printDeleted(w io.Writer, changes []typedChange, partial bool) error {
 		return say(w, "Nothing%s was deleted.\n", thatYouMayList(partial))
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush reports it
+	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush returns the error
 	for i := range changes {
 		c := &changes[i]
 		_ = say(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID)
@@ -399,7 +426,7 @@ func newDiff(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "diff --since MOMENT [TYPE ...]",
-		Short: "Show what of the fleet is another now than it was: what came, changed and went",
+		Short: "Compare the fleet with an earlier time: show what was created, changed and deleted",
 		Long: `Show what differs between a moment and now: objects that are new, those that are gone, and
 those that changed, with what each field was and is. What changed back is no difference.
 Changes of nothing but status and the like are left out, unless --all-fields asks for them.
@@ -441,14 +468,14 @@ The moment is how long ago it was, such as 1h or 2d, or a time, such as 2026-11-
 	return cmd
 }
 
-// signs are the signs of changes in a diff.
+// signs are the signs before the lines of "orrery diff", by the type of the change.
 var signs = map[fleetv1alpha1.ChangeType]string{
 	fleetv1alpha1.ChangeCreated: "+", fleetv1alpha1.ChangeSeen: "+", fleetv1alpha1.ChangeDeleted: "-",
 	fleetv1alpha1.ChangeUpdated: "~", fleetv1alpha1.ChangeRecreated: "±",
 }
 
-// thatYouMayList returns the restriction for a sentence, if there are types that the caller may
-// not list.
+// thatYouMayList returns " that you may list" for a sentence about the result if partial is true,
+// else "".
 func thatYouMayList(partial bool) string {
 	if partial {
 		return " that you may list"

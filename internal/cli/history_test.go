@@ -23,13 +23,13 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// hubOfTwo is a hub with the members oak and elm, of which oak serves a version that goes.
+// hubOfTwo is a hub with the members oak and elm. Oak serves a deprecated version.
 type hubOfTwo struct {
 	hub      *testenv.Hub
 	oak, elm *testenv.Server
 }
 
-// TestOnAHubOfTwo asks a hub, with real members, about their objects.
+// TestOnAHubOfTwo queries a hub with real members about their objects.
 func TestOnAHubOfTwo(t *testing.T) {
 	dir := t.TempDir()
 	f := &hubOfTwo{oak: testenv.StartServer(t, "--runtime-config=networking.k8s.io/v1beta1=true"), elm: testenv.StartServer(t)}
@@ -54,8 +54,8 @@ func TestOnAHubOfTwo(t *testing.T) {
 	t.Run("Orphans", f.orphans)
 }
 
-// runUntil runs a command until what it prints is right: the hub or a cluster may not answer for a
-// moment.
+// runUntil runs a command until its output is right, because the hub or a cluster may not
+// answer for a moment.
 func runUntil(t *testing.T, run func(args ...string) (code int, out, errOut string), right func(code int, out, errOut string) bool, args ...string) {
 	t.Helper()
 	testenv.Eventually(t, strings.Join(args, " "), testenv.Patience, func() error {
@@ -67,8 +67,7 @@ func runUntil(t *testing.T, run func(args ...string) (code int, out, errOut stri
 	})
 }
 
-// failsUntil runs a command that must fail until what it prints is right. Such a command must never
-// succeed.
+// failsUntil runs a command until its output is right. The command must fail each time.
 func failsUntil(t *testing.T, run func(args ...string) (code int, out, errOut string), right func(code int, out, errOut string) bool, args ...string) {
 	t.Helper()
 	runUntil(t, run, func(code int, out, errOut string) bool {
@@ -79,7 +78,7 @@ func failsUntil(t *testing.T, run func(args ...string) (code int, out, errOut st
 	}, args...)
 }
 
-// unanswered are texts of errors which say that the hub or a cluster did not answer.
+// unanswered are texts of errors that mean that the hub or a cluster did not answer.
 var unanswered = []string{
 	"reach the hub at ", "cannot reach orrery server", "no API server answers", "answers but is not ready", "did not try the new credentials",
 	"is unreachable", "no answer in time", "context deadline exceeded", "i/o timeout", "connection refused", "connection reset", "etcdserver: ",
@@ -92,8 +91,8 @@ func wasAnswered(errOut string) bool {
 	return !slices.ContainsFunc(unanswered, func(text string) bool { return strings.Contains(errOut, text) })
 }
 
-// succeeds runs a command that must succeed, again while the hub or a cluster does not answer. It
-// returns the output.
+// succeeds runs a command that must succeed, and returns its output. It repeats the command
+// while the hub or a cluster does not answer.
 func succeeds(t *testing.T, run func(args ...string) (code int, out, errOut string), args ...string) (printed string) {
 	t.Helper()
 	runUntil(t, run, func(code int, out, errOut string) bool {
@@ -112,11 +111,11 @@ func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {
 	return code, o.String(), e.String()
 }
 
-// history asks what became of objects, who changed them, and what the members serve. It restarts the
-// hub.
+// history queries the changes of objects, their authors, and the versions that members serve.
+// It restarts the hub.
 func (f *hubOfTwo) history(t *testing.T) {
 	run := f.run
-	// eventually runs a command until all of its output has texts.
+	// eventually runs a command until its output contains all texts.
 	eventually := func(texts []string, args ...string) string {
 		t.Helper()
 		var last string
@@ -165,7 +164,7 @@ func (f *hubOfTwo) history(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually([]string{"Left out are changes of status and the like alone: 1."}, history...)
-	// A change of status alone is not shown.
+	// A change of status alone is hidden by default.
 	runUntil(t, run, func(_ int, out, _ string) bool { return out == table }, history...)
 	eventually([]string{"erin/status", "status.observedGeneration"}, append(slices.Clone(history), "--all-fields")...)
 	runUntil(t, run, func(_ int, out, _ string) bool {
@@ -194,7 +193,7 @@ func (f *hubOfTwo) history(t *testing.T) {
 	eventually([]string{"Deleted", "dave", "carol"}, history...)
 	eventually([]string{"- oak/shop  deployments.apps/web  Deleted"}, "diff", "--since="+then, "deploy")
 
-	// A ServiceCIDR is written in a version that goes.
+	// A client writes a ServiceCIDR in the deprecated version.
 	if _, err := in.NetworkingV1beta1().ServiceCIDRs().Create(t.Context(), &networkingv1beta1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1beta1.ServiceCIDRSpec{CIDRs: []string{"10.97.0.0/16"}},
 	}, metav1.CreateOptions{FieldManager: "frank"}); err != nil {
@@ -208,7 +207,7 @@ func (f *hubOfTwo) history(t *testing.T) {
 			slices.Equal(report.Leaving[0].By, []string{"frank"}) && report.Leaving[0].Cluster == "oak" && report.Clusters[0].Problem == ""
 	}, "api-resources", "-o", "json")
 
-	// Nothing is forgotten over a restart.
+	// A restart loses nothing.
 	_, before, _ := run(history...)
 	if err := errors.Join(f.hub.Stop(), f.hub.Start()); err != nil {
 		t.Fatal(err)

@@ -40,19 +40,19 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// hostileText has every way in which a text can imitate a line or a cell, steer a terminal, or
-// hide or turn a part of itself. Each line that it begins is "forged".
+// hostileText has every way in which a text can imitate a line or a cell, control a terminal,
+// or hide or reverse a part of itself. Each line that it forges contains "forged".
 const hostileText = "x\nforged line\n==> cluster forged <==\r\nforged line\rforged line\tcell\vforged\fforged\x1b[2J\x1b]0;title\x07\x7f\u0085forged\u009b31m" +
 	"\u202aa\u202bb\u202cc\u202dd\u202ee\u2066f\u2067g\u2068h\u2069i\u200ej\u200fk\u061cl\u200bm\u200dn\u200co\u2060p\ufeffq\u00adr\u2028forged\u2029forged\U000e0041"
 
 // longText is longer than anything that a table may show.
 var longText = strings.Repeat("long", 100<<8)
 
-// controlCharacters are all that must not be in text for a person, beside ranges.
+// controlCharacters has the characters, beside ranges, that text for a person must not contain.
 const controlCharacters = "\u00ad\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff\U000e0041"
 
-// problemsOf returns what is not neutral in the output of a command. What kubectl has laid out
-// may have lines of texts, and tabs.
+// problemsOf returns the problems in the output of a command. If kubectl has laid the output
+// out, texts may contain lines and tabs.
 func problemsOf(out string, laidOut bool) (problems []string) {
 	if !utf8.ValidString(out) {
 		problems = append(problems, "not UTF-8")
@@ -85,7 +85,7 @@ func longestLine(out string) (most int) {
 	return most
 }
 
-// filler sets every text in a value.
+// filler sets every string in a value.
 type filler struct{ text func(field string) string }
 
 func (f filler) fill(v reflect.Value, field string, depth int) {
@@ -123,7 +123,7 @@ func (f filler) fill(v reflect.Value, field string, depth int) {
 		v.SetMapIndex(key, value)
 	case reflect.Struct:
 		if _, own := reflect.TypeAssert[json.Unmarshaler](v.Addr()); own {
-			return // quantities and the like have no text of their own
+			return // quantities and similar types have no free text
 		}
 		for i := range v.NumField() {
 			if name := v.Type().Field(i); name.IsExported() && !slices.Contains([]string{"ManagedFields", "DeletionTimestamp", "OwnerReferences", "Continue"}, name.Name) {
@@ -133,14 +133,14 @@ func (f filler) fill(v reflect.Value, field string, depth int) {
 	}
 }
 
-// filled returns a value with all its texts set.
+// filled returns a value with all its strings set.
 func filled[T any](f filler) *T {
 	out := new(T)
 	f.fill(reflect.ValueOf(out).Elem(), "", 0)
 	return out
 }
 
-// servedByHostile are the types of the hostile hub, of its fleet and of its members.
+// servedByHostile has the types of the hostile hub, of its fleet and of its members.
 var servedByHostile = map[string][]metav1.APIResource{
 	"v1": {
 		{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", ShortNames: []string{"po"}},
@@ -167,12 +167,12 @@ var servedByHostile = map[string][]metav1.APIResource{
 	"flowcontrol.apiserver.k8s.io/v1": {{Name: "flowschemas", SingularName: "flowschema", Kind: "FlowSchema"}},
 }
 
-// hostileHub is a hub that says what a hostile member has it say: every text in its answers is
-// hostile, also the names of objects, and the errors.
+// hostileHub is a hub that forwards the texts of a hostile member: every string in its answers
+// is hostile, also the names of objects, and the errors.
 type hostileHub struct {
 	filler
 
-	refuses bool // every request but those for discovery
+	refuses bool // every request except discovery
 	log     string
 }
 
@@ -264,7 +264,7 @@ func (h *hostileHub) answer(r *http.Request) any {
 	return h.objects(r, path)
 }
 
-// table is a table of one row.
+// table returns a table of one row.
 func (h *hostileHub) table(r *http.Request, columns int) any {
 	if !strings.Contains(r.Header.Get("Accept"), "as=Table") {
 		return map[string]any{"items": []any{h.object("v1", "Pod", "")}}
@@ -284,7 +284,8 @@ func (h *hostileHub) table(r *http.Request, columns int) any {
 	return table
 }
 
-// objects answers for objects of a type: with a list of one, or with the one that is named.
+// objects answers a request for objects of a type: with a list of one object, or with the named
+// object.
 func (h *hostileHub) objects(r *http.Request, path string) any {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	gv, rest := "v1", segments[min(len(segments), 2):]
@@ -315,7 +316,8 @@ func (h *hostileHub) objects(r *http.Request, path string) any {
 	return list
 }
 
-// object is one whose texts are all hostile. Clusters are the hub's, which takes no such name.
+// object returns an object with hostile strings. A Cluster belongs to the hub, which accepts no
+// hostile name.
 func (h *hostileHub) object(gv, kind, name string) any {
 	of := schema.FromAPIVersionAndKind(gv, kind)
 	object, err := hub.Scheme().New(of)
@@ -346,7 +348,7 @@ func (h *hostileHub) object(gv, kind, name string) any {
 	return out
 }
 
-// start serves the hub, and returns a kubeconfig of it.
+// start serves the hub, and returns the path of its kubeconfig.
 func (h *hostileHub) start(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -363,14 +365,14 @@ func (h *hostileHub) start(t *testing.T) string {
 	return path
 }
 
-// hostileRuns are command lines for every command, or the reason why there is none. HUB is a
-// kubeconfig of the hostile hub, and STATE a directory with records that hostile hosts have
-// filled.
+// hostileRuns has command lines for every command, or the reason why there are none. HUB is
+// replaced by the kubeconfig of the hostile hub, and STATE by a directory with records from
+// hostile hosts.
 var hostileRuns = map[string]struct {
 	runs [][]string
-	// exempt is why the command is not run.
+	// exempt is the reason why the command is not run.
 	exempt string
-	// whole is true if the command shows values whole.
+	// whole is true if the command prints values in full length.
 	whole bool
 }{
 	"server":                 {exempt: "its output is the log: TestServerLog"},
@@ -461,9 +463,9 @@ var hostileRuns = map[string]struct {
 	"version":              {exempt: "it prints texts of its own"},
 }
 
-// TestHostileMember runs every command where all that members, objects and errors say is
-// hostile: no output has a line or a control character that is not the command's own, and no
-// table has a cell of 100 KB.
+// TestHostileMember runs every command while all texts of members, objects and errors are
+// hostile. No output may have a line or a control character from them, and no table a cell of
+// 100 KB.
 func TestHostileMember(t *testing.T) {
 	var commands []string
 	var visit func(*cobra.Command)
@@ -504,7 +506,7 @@ func TestHostileMember(t *testing.T) {
 			for _, command := range commands {
 				for i, args := range hostileRuns[command].runs {
 					if strings.HasPrefix(name, "Long") && i > 2 {
-						break // the others print the same texts
+						break // the other lines print the same texts
 					}
 					replace := strings.NewReplacer("HUB", kubeconfig, "STATE", state)
 					line := strings.Fields(command)
@@ -557,8 +559,8 @@ func hostileState(t *testing.T, f filler) string {
 	return dir
 }
 
-// TestHostileNames: a name that a script could read as something else is left out of output for
-// scripts, and that is an error.
+// TestHostileNames: output for scripts leaves out a name that a script could misread, and the
+// command reports an error.
 func TestHostileNames(t *testing.T) {
 	kubeconfig := (&hostileHub{filler: filler{func(string) string { return "a b" }}}).start(t)
 	for _, line := range []string{"search x -o name", "get pods -o name", "get pods x -C elm -o name"} {
@@ -566,7 +568,7 @@ func TestHostileNames(t *testing.T) {
 			var out, errOut bytes.Buffer
 			code := Main(append(strings.Fields(line), "--kubeconfig="+kubeconfig), strings.NewReader(""), &out, &errOut)
 			if strings.HasSuffix(line, "x -C elm -o name") {
-				if code != 0 || out.String() != "pod/x\n" { // the name that was asked for
+				if code != 0 || out.String() != "pod/x\n" { // the name in the arguments
 					t.Errorf("code %d, output %q, errors %q", code, out.String(), errOut.String())
 				}
 				return
@@ -578,8 +580,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestHostileProgram: the bytes of a program in a container are as they are; the names before
-// them are neutral.
+// TestHostileProgram: the output of a program in a container is unchanged. The names before it
+// are made harmless.
 func TestHostileProgram(t *testing.T) {
 	const line = "2026-11-20T10:00:00Z \x1b[31mred\x1b[0m\r\x9b\n"
 	h := &hostileHub{filler: filler{func(string) string { return hostileText }}, log: line}
@@ -591,7 +593,7 @@ func TestHostileProgram(t *testing.T) {
 	}
 }
 
-// TestHostileHosts: what hosts say is neutral in the progress and the findings of a run.
+// TestHostileHosts: texts from hosts are harmless in the progress and the findings of a run.
 func TestHostileHosts(t *testing.T) {
 	f := filler{func(string) string { return hostileText }}
 	op := filled[lifecyclev1alpha1.Operation](f)
@@ -639,8 +641,8 @@ func TestHostileHosts(t *testing.T) {
 	})
 }
 
-// TestServerLog: no entry of the log of a server has a line of its own or a control character,
-// neither of ours nor of client-go or net/http.
+// TestServerLog: no text adds a line or a control character to the log of a server. This holds
+// for our entries and for those of client-go and net/http.
 func TestServerLog(t *testing.T) {
 	before := slog.Default()
 	defer func() {
@@ -673,8 +675,8 @@ func TestServerLog(t *testing.T) {
 	}
 }
 
-// TestOnlySayFormats: commands format text with say, which makes it neutral. fmt prints to a
-// stream only constants, and control characters of progress.
+// TestOnlySayFormats: commands format text only with say, which makes it harmless. fmt prints
+// only constants to a stream, and control characters of progress.
 func TestOnlySayFormats(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

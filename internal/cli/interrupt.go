@@ -7,21 +7,22 @@ import (
 	"syscall"
 )
 
-// interruptedError is the reason why the context of a command ends on a signal. It counts as
-// context.Canceled.
+// interruptedError is the cause with which a signal ends the context of a command. errors.Is finds
+// context.Canceled in it.
 type interruptedError struct{ signal syscall.Signal }
 
 // Error implements error.
 func (interruptedError) Error() string { return "interrupted" }
 
-// Is implements errors.Is.
+// Is reports whether target is context.Canceled; errors.Is calls it.
 func (interruptedError) Is(target error) bool { return target == context.Canceled }
 
-// code returns the exit code that shells use for a process that the signal ended.
+// code returns the exit code of a process that the signal ended: 128 and the number of the signal.
 func (e interruptedError) code() int { return 128 + int(e.signal) }
 
-// untilSignal returns a context that ends with the first signal to end the process, so that
-// every command can end in good order. A second signal kills the process.
+// untilSignal returns a context that the first SIGINT or SIGTERM cancels, so that a command can end
+// in good order. The cause is then an interruptedError. A second signal kills the process. stop
+// releases the signals and cancels the context; the caller must call it.
 func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
@@ -30,7 +31,7 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 		select {
 		case s := <-signals:
 			signal.Stop(signals)
-			number, _ := s.(syscall.Signal) // on every system that orrery runs on
+			number, _ := s.(syscall.Signal) // a signal has this type on every system that orrery runs on
 			cancel(interruptedError{number})
 		case <-ctx.Done():
 		}

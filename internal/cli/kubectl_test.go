@@ -40,8 +40,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// fleetOfTwo is a hub with the clusters oak and elm, of which each has a kubelet. In namespace shop both have a Deployment web, with pods web-1 and web-2 in oak and
-// web-1 in elm, each with the containers web and side; elm has a pod solo, too.
+// fleetOfTwo is a hub with the clusters oak and elm. Each has a kubelet. In namespace shop both
+// have a Deployment web, with pods web-1 and web-2 in oak and web-1 in elm, each with the
+// containers web and side. Elm also has a pod solo.
 type fleetOfTwo struct {
 	t        *testing.T
 	hub      *testenv.Hub
@@ -95,7 +96,7 @@ func keysOf(lines map[int]string) func(func(int) bool) {
 	}
 }
 
-// fill makes what a cluster has.
+// fill creates the objects of a cluster.
 func (f *fleetOfTwo) fill(server *testenv.Server, pods []string) {
 	f.t.Helper()
 	c := kubernetes.NewForConfigOrDie(server.Config())
@@ -130,7 +131,7 @@ func (f *fleetOfTwo) fill(server *testenv.Server, pods []string) {
 	}
 }
 
-// serveMetrics has a cluster serve metrics of its node and of pod web-1.
+// serveMetrics makes a cluster serve metrics of its node and of pod web-1.
 func serveMetrics(t *testing.T, of *testenv.Server) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,12 +169,12 @@ func serveMetrics(t *testing.T, of *testenv.Server) {
 		t.Fatal(err)
 	}
 	c := kubernetes.NewForConfigOrDie(of.Config())
-	// The API server makes the namespace after it is ready.
+	// The API server creates the namespace only after it is ready.
 	testenv.Eventually(t, "create the Service", testenv.Patience, func() error {
 		_, err := c.CoreV1().Services("kube-system").Create(t.Context(), &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1"},
 		}, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost
+		if apierrors.IsAlreadyExists(err) { // an earlier attempt had no answer
 			return nil
 		}
 		return err
@@ -196,12 +197,12 @@ func (f *fleetOfTwo) run(args ...string) (code int, out, errOut string) {
 
 func (f *fleetOfTwo) runWith(in string, args ...string) (code int, out, errOut string) {
 	var o, e bytes.Buffer
-	// Flags after -- would be the container's.
+	// Flags after -- belong to the command in the container.
 	code = Main(append([]string{args[0], "--kubeconfig=" + f.hub.Kubeconfig()}, args[1:]...), strings.NewReader(in), &o, &e)
 	return code, o.String(), e.String()
 }
 
-// prints runs a command until it succeeds with an output.
+// prints runs a command until it succeeds with that output.
 func (f *fleetOfTwo) prints(want string, args ...string) {
 	f.t.Helper()
 	testenv.Eventually(f.t, strings.Join(args, " "), testenv.Patience, func() error {
@@ -213,23 +214,23 @@ func (f *fleetOfTwo) prints(want string, args ...string) {
 	})
 }
 
-// fails runs a command that must end with a code and tell something, again while the hub or a
-// cluster does not answer. A command that must fail must never succeed.
-func (f *fleetOfTwo) fails(code int, told string, args ...string) {
+// fails runs a command that must fail with that exit code and a text on stderr. It repeats the
+// command while the hub or a cluster does not answer.
+func (f *fleetOfTwo) fails(code int, want string, args ...string) {
 	f.t.Helper()
 	testenv.Eventually(f.t, strings.Join(args, " "), testenv.Patience, func() error {
 		got, out, errOut := f.run(args...)
 		if got == 0 && code != 0 {
 			f.t.Fatalf("%s succeeds, want code %d:\n%s%s", strings.Join(args, " "), code, out, errOut)
 		}
-		if got != code || !strings.Contains(errOut, told) {
-			return fmt.Errorf("code %d, want %d with %q:\n%s%s", got, code, told, out, errOut)
+		if got != code || !strings.Contains(errOut, want) {
+			return fmt.Errorf("code %d, want %d with %q:\n%s%s", got, code, want, out, errOut)
 		}
 		return nil
 	})
 }
 
-// TestKubectlInTheFleet does in a fleet, with real members, what kubectl does in a cluster.
+// TestKubectlInTheFleet runs kubectl's commands on a fleet with real members.
 func TestKubectlInTheFleet(t *testing.T) {
 	f := startFleetOfTwo(t)
 	f.prints("elm   solo\nelm   web-1\noak   web-1\noak   web-2\n", "get", "pods", "-n", "shop", "--no-headers",
@@ -281,7 +282,8 @@ func (f *fleetOfTwo) get(t *testing.T) {
 	runUntil(t, f.run, func(code int, out, _ string) bool {
 		return code == 0 && strings.Count(out, "\n") == 5
 	}, "get", "pods", "-n", "shop", "-o", "wide", "-C", "oak,elm")
-	// A list, however many clusters have the name; the object, of one that is named.
+	// The output is a list, also for an object of one cluster. With a named cluster it is the
+	// object.
 	for _, tc := range [][]string{
 		{"deploy", "web", "{range .items[*]}{.metadata.name};{end}", "web;web;"}, {"pod", "solo", "{.items[*].metadata.name}", "solo"}, {"pod", "solo", "{.metadata.name}", "solo", "-C", "elm"},
 	} {
@@ -299,10 +301,10 @@ func (f *fleetOfTwo) get(t *testing.T) {
 	f.fails(1, `unicorns`, "get", "unicorns")
 	f.fails(1, `no cluster has a name like "x*"; the fleet has elm, oak`, "get", "pods", "-C", "x*")
 	f.fails(2, "--live: name the cluster", "get", "pods", "--live")
-	f.fails(2, "want the type", "get")
+	f.fails(2, "name the type", "get")
 	f.fails(2, "name every object as TYPE/NAME", "get", "deploy/web", "web")
 
-	// A watch shows what is there, and what comes.
+	// A watch shows existing objects, and new ones.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reader, writer := io.Pipe()
@@ -331,7 +333,7 @@ func (f *fleetOfTwo) get(t *testing.T) {
 		}
 	}
 	cancel()
-	for range lines { // what is said of its end
+	for range lines { // lines about the end
 	}
 	<-ended
 }
@@ -350,14 +352,14 @@ func (f *fleetOfTwo) describe(t *testing.T) {
 	}, "describe", "pods", "-n", "shop", "-C", "oak")
 	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
 	f.fails(1, `Error from server (NotFound): pods "solo" not found`, "describe", "pod", "solo", "-n", "shop", "-C", "oak")
-	// Names that no cluster has are told, and the others described.
+	// Names that no cluster has are reported, and the others described.
 	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && strings.HasPrefix(out, "Name:         solo\n") && strings.Contains(errOut, `pods "nil" not found in any cluster`) && strings.Contains(errOut, `pods "nul" not found in any cluster`)
 	}, "describe", "pods", "nil", "solo", "nul", "-n", "shop")
 	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && strings.Count(out, "==> cluster ") == 2 && strings.Count(out, "shop/web:1") == 2 && strings.Contains(errOut, `pods "nil" not found in any cluster`)
 	}, "describe", "deploy/web", "pod/nil", "-n", "shop")
-	f.fails(2, "want the type", "describe")
+	f.fails(2, "name the type", "describe")
 	f.fails(2, "--selector", "describe", "pod", "web", "-l", "a=b")
 }
 
@@ -381,7 +383,7 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 		t.Errorf("asked %v", got)
 	}
 
-	// What fails is told, and the rest is printed.
+	// A log that cannot be read is reported, and the others are printed.
 	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && out == "[oak/web-1/web] a\n[oak/web-2/web] b\n[elm/web-1/web] c\n[oak/web-1/web] d\n" &&
 			strings.Contains(errOut, "container side of pod web-1 in cluster elm") && strings.Contains(errOut, "waiting to start") && strings.Contains(errOut, "3 of 6 logs failed")
@@ -397,7 +399,7 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	f.fails(2, "--since and --since-time", "logs", "web", "--since=1s", "--since-time=2026-01-01T00:00:00Z")
 	f.fails(2, "--since-time", "logs", "web", "--since-time=yesterday")
 
-	// Followed, lines come as they do, until it is ended.
+	// With -f, lines are printed as they arrive until the command is ended.
 	testenv.Eventually(t, "the logs are followed", testenv.Patience, func() error {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -416,7 +418,7 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	})
 }
 
-// counted calls a function when so many lines were written.
+// counted calls a function when that many lines were written.
 type counted struct {
 	text    bytes.Buffer
 	want    int
@@ -511,7 +513,7 @@ func (f *fleetOfTwo) taints(t *testing.T) {
 	f.fails(1, "error: no cluster is named ash; the fleet has elm, oak", "cordon", "ash")
 	f.fails(2, "want names of clusters, or --selector, or --all", "cordon")
 	f.fails(2, `effect "Never": want NoSchedule, PreferNoSchedule or NoExecute`, "taint", "cluster", "oak", "a=b:Never")
-	if got := taints(); got != nil { // it was taken away where it was
+	if got := taints(); got != nil { // the taint was removed in its cluster
 		t.Errorf("taints %v", got)
 	}
 }
@@ -556,7 +558,7 @@ func (f *fleetOfTwo) completion(t *testing.T) {
 			return nil
 		})
 	}
-	// What goes wrong is nothing to complete with, and is not told.
+	// An error offers no completions, and is not printed.
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	var out, errOut bytes.Buffer
 	if Run("/usr/bin/kubectl_complete-orrery", []string{"get", "pods", "-C", ""}, strings.NewReader(""), &out, &errOut); out.String() != ":1\n" {
@@ -593,7 +595,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	}
 	before := web("oak")
 
-	// What must not be, or is not said, makes nothing.
+	// A refused or incomplete command creates nothing.
 	f.fails(1, "deploy/web is in 2 clusters, elm, oak: name one", "promote", "deploy/web", "-n", "shop")
 	f.fails(1, "work.orrery.dev/allow-takeover=true", "promote", "deploy/web", "-n", "shop", "-C", "oak")
 	f.fails(1, `deployments.apps "nil" not found`, "promote", "deploy/nil", "-n", "shop", "-C", "oak")
@@ -609,7 +611,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	}
 	nothing()
 
-	// A run that was cut off after its first step is gone on with.
+	// A run that was interrupted after its first step is continued.
 	if out, err := f.hub.Kubectl("create", "namespace", "shop"); err != nil {
 		t.Fatal(out)
 	}
@@ -629,7 +631,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.rivals(t, c, m)
+	f.competingPolicies(t, c, m)
 	nothing()
 	m.ours.Spec.ConflictResolution = policyv1alpha1.ConflictOverwrite
 	if err := c.Create(t.Context(), m.policy); err != nil {
@@ -639,12 +641,12 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	if out, err := f.hub.Kubectl("-n", "shop", "patch", "propagationpolicy/deployment-web", "--type=merge", `--patch={"spec":{"conflictResolution":"Abort"}}`); err != nil {
 		t.Fatal(out)
 	}
-	out = mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak")
+	out = mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak", "--timeout=10m")
 	want := "propagationpolicy.policy.orrery.dev/deployment-web is there\ndeployment.apps/web created\nDeployment web is placed in cluster oak, which keeps it as it was\n"
 	if out != want {
 		t.Errorf("the rest printed %q", out)
 	}
-	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "deployment.apps/web is there\nDeployment web is placed in cluster oak\n") {
+	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak", "--timeout=10m"); !strings.HasSuffix(out, "deployment.apps/web is there\nDeployment web is placed in cluster oak\n") {
 		t.Errorf("again printed %q", out)
 	}
 	runUntil(t, f.run, func(code int, out, _ string) bool {
@@ -659,7 +661,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if out = mustRun(t, f, "promote", "cm/kept", "-n", "shop", "-C", "elm", "--cluster-policy"); out != "clusterpropagationpolicy.policy.orrery.dev/configmap-shop-kept created\n"+
+	if out = mustRun(t, f, "promote", "cm/kept", "-n", "shop", "-C", "elm", "--cluster-policy", "--timeout=10m"); out != "clusterpropagationpolicy.policy.orrery.dev/configmap-shop-kept created\n"+
 		"configmap/kept created\nConfigMap kept is placed in cluster elm, which keeps it as it was\n" {
 		t.Errorf("of a ConfigMap: %q", out)
 	}
@@ -675,7 +677,7 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 		t.Errorf("the other cluster's was touched: %v", other.Labels)
 	}
 
-	// It stays when its template goes.
+	// It stays when its template is deleted.
 	if out, err := f.hub.Kubectl("-n", "shop", "delete", "deployment/web", "propagationpolicy/deployment-web"); err != nil {
 		t.Fatal(out)
 	}
@@ -689,8 +691,9 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	nothing()
 }
 
-// rivals has other policies come before that of a promotion, which makes nothing then, nor if it cannot be told.
-func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
+// competingPolicies tests promotions while a competing policy exists. If the competing policy comes
+// first, or the user may not list policies, the promotion creates nothing.
+func (f *fleetOfTwo) competingPolicies(t *testing.T, c client.Client, m *promotion) {
 	everywhere := policyv1alpha1.PropagationSpec{
 		ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}},
 		Priority:          1,
@@ -700,9 +703,9 @@ func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
 	inShop, ofAll := metav1.ObjectMeta{Namespace: "shop", Name: "rival"}, metav1.ObjectMeta{Name: "rival"}
 	const namespaced, clusterWide = "PropagationPolicy rival selects it, too, and comes first", "ClusterPropagationPolicy rival selects it, too, and comes first"
 	for name, tc := range map[string]struct {
-		rival client.Object
-		flag  string
-		want  string // empty: ours comes first
+		competing client.Object
+		flag      string
+		want      string // empty: our policy comes first
 	}{
 		"Namespaced":                    {&policyv1alpha1.PropagationPolicy{ObjectMeta: inShop, Spec: everywhere}, "--cluster-policy=false", namespaced},
 		"NamespacedBehind":              {&policyv1alpha1.PropagationPolicy{ObjectMeta: inShop, Spec: behind}, "--cluster-policy=false", ""},
@@ -712,12 +715,12 @@ func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
 		"ClusterWideBehindNamespaced":   {&policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: ofAll, Spec: everywhere}, "--cluster-policy=false", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := c.Create(t.Context(), tc.rival); err != nil {
+			if err := c.Create(t.Context(), tc.competing); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				testenv.Eventually(t, "delete the rival", testenv.Patience, func() error {
-					return client.IgnoreNotFound(c.Delete(context.WithoutCancel(t.Context()), tc.rival))
+				testenv.Eventually(t, "delete the competing policy", testenv.Patience, func() error {
+					return client.IgnoreNotFound(c.Delete(context.WithoutCancel(t.Context()), tc.competing))
 				})
 			})
 			if tc.want == "" {
@@ -746,7 +749,7 @@ func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
 	}
 }
 
-// mistyped names a cluster that there is not, in every command that takes one.
+// mistyped passes the name of a missing cluster to every command that takes one.
 func (f *fleetOfTwo) mistyped(t *testing.T) {
 	const want = "no cluster is named okk; the fleet has elm, oak"
 	for path, c := range everyCommand {
@@ -764,7 +767,7 @@ func (f *fleetOfTwo) mistyped(t *testing.T) {
 	f.fails(1, "2 clusters are named, oak, okk", "promote", "deploy/web", "-n", "shop", "-C", "oak,okk")
 }
 
-// tenant has rights in one namespace of the hub, and none in clusters.
+// tenant tests a user with rights in one namespace of the hub, and none in clusters.
 func (f *fleetOfTwo) tenant(t *testing.T) {
 	for _, args := range [][]string{
 		{"create", "namespace", "team-a"},
@@ -807,7 +810,7 @@ func (f *fleetOfTwo) tenant(t *testing.T) {
 		"cordon oak":                           `you may not get clusters.cluster.orrery.dev "oak" on the hub` + as + "view",
 		"get pods -n shop":                     "you may not list pods in namespace shop on the hub",
 	} {
-		// The hub may not know of the role yet.
+		// The hub may not have the role in its cache yet.
 		runUntil(t, run, func(code int, out, errOut string) bool {
 			if code == 0 || saysNone.MatchString(out+errOut) || strings.Contains(errOut, `"http`) && wasAnswered(errOut) {
 				t.Fatalf("%s: %d %s%s", command, code, out, errOut)
@@ -815,12 +818,12 @@ func (f *fleetOfTwo) tenant(t *testing.T) {
 			return code == 1 && strings.Count(errOut, want) == 1 && !strings.Contains(errOut, `"http`)
 		}, strings.Fields(command)...)
 	}
-	// One warning names all types that are shown in part.
+	// One warning names all types that are shown only in part.
 	runUntil(t, run, func(code int, _, errOut string) bool {
 		return code == 0 && strings.Count(errOut, "you may list them on the hub are shown: team-a") == 1 && strings.Count(errOut, "you may not list them") == 1
 	}, "search", "e")
-	// A caller who may not list clusters does not learn which there are, nor whether there is one.
-	// A diff fails before: the namespace is new.
+	// A caller who may not list clusters learns neither their names nor whether there is one. A
+	// diff fails earlier, because the namespace is new.
 	for path, c := range everyCommand {
 		for _, args := range c.typos {
 			args = append(strings.Fields(path), args...)
@@ -848,7 +851,7 @@ func (f *fleetOfTwo) ctrlC(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
-		if !lines.Scan() { // the hub or oak does not answer for a moment
+		if !lines.Scan() { // the hub or oak may not answer for a moment
 			_ = cmd.Wait()
 			if errOut.Len() == 0 {
 				t.Fatalf("a watch shows nothing, and ends with code %d", cmd.ProcessState.ExitCode())
@@ -858,20 +861,20 @@ func (f *fleetOfTwo) ctrlC(t *testing.T) {
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
-		for lines.Scan() { // what is shown before it ends
+		for lines.Scan() { // lines before the end
 		}
-		_ = cmd.Wait() // the code says it
+		_ = cmd.Wait() // the exit code is checked below
 		if code := cmd.ProcessState.ExitCode(); code != 130 {
 			t.Fatalf("a watch after Ctrl-C: code %d, %q", code, errOut.String())
 		}
-		if errOut.Len() > 0 { // the watch was disturbed before
+		if errOut.Len() > 0 { // the watch was disturbed before that
 			return fmt.Errorf("a watch after Ctrl-C: %q", errOut.String())
 		}
 		return nil
 	})
 }
 
-// away comes last: elm does not answer any more.
+// away is the last test: elm does not answer any more.
 func (f *fleetOfTwo) away(t *testing.T) {
 	f.elm.Signal(t, syscall.SIGSTOP)
 	t.Cleanup(func() { f.elm.Signal(t, syscall.SIGCONT) })

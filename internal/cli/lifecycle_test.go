@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -70,7 +69,7 @@ func TestTarget(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Secrets print as one another: they are compared as what they are.
+			// All Secrets print alike, so they are compared as strings.
 			same := cmp.Comparer(func(a, b host.Secret) bool { return string(a) == string(b) })
 			if diff := cmp.Diff(tc.want, got, same, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("target (-want +got):\n%s", diff)
@@ -174,15 +173,39 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestCommandOfPlan: the command under a plan does that plan: of a rollback it is a rollback, not an apply of the file with the change.
+// TestCommandOfPlan: the command printed under a plan repeats it with all flags that the user set.
+// Under the plan of a rollback it is a rollback, not an apply of the file with the change.
 func TestCommandOfPlan(t *testing.T) {
-	apply := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Action: lifecyclev1alpha1.ActionApply}}
-	for want, b := range map[string]*build{
-		"orrery cluster apply -f oak.yaml": {file: fileFlag{path: "oak.yaml"}},
-		"orrery cluster rollback oak":      {again: "orrery cluster rollback oak"},
+	for given, want := range map[string]string{
+		"cluster apply -f oak.yaml --dry-run":                           "orrery cluster apply -f oak.yaml --plan abc",
+		"cluster rollback oak --dry-run -v -o json":                     "orrery cluster rollback oak --plan abc",
+		"cluster apply --dry-run --plan old --yes --filename -":         "orrery cluster apply -f - --plan abc",
+		"cluster delete-node oak oak-2 --forget-unreachable --dry-run":  "orrery cluster delete-node oak oak-2 --forget-unreachable --plan abc",
+		"cluster create -f my$file --join --kubeconfig=hub --dry-run":   "orrery cluster create -f 'my$file' --join --kubeconfig hub --plan abc",
+		"cluster create -f oak.yaml --join=false --state-dir it's":      `orrery cluster create -f oak.yaml --join=false --state-dir 'it'\''s' --plan abc`,
+		"cluster apply -f a --agent x --agent y,z --catalog c --source": "orrery cluster apply --agent x --agent y,z --catalog c -f a --source '' --plan abc",
+		"cluster apply -f a --known-hosts=k --host-key-checking strict": "orrery cluster apply -f a --host-key-checking strict --known-hosts k --plan abc",
+		"cluster apply -f a --halt-after 2 --pause-between 90s":         "orrery cluster apply -f a --halt-after 2 --pause-between 1m30s --plan abc",
+		"cluster apply -f a --source https://me:secret@mirror/x":        "orrery cluster apply -f a --source https://me:xxxxx@mirror/x --plan abc",
+		"cluster add-node -f a --hosts b,c":                             "orrery cluster add-node -f a --hosts b,c --plan abc",
 	} {
-		if got := b.command(apply); got != want {
-			t.Errorf("the command is %q, want %q", got, want)
+		args := strings.Split(given, " ")
+		if args[len(args)-1] == "--source" {
+			args = append(args, "")
+		}
+		cmd, flags, err := newRoot(streams{}).Find(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.ParseFlags(flags); err != nil {
+			t.Fatal(err)
+		}
+		var more []string
+		if cmd.Name() == "add-node" {
+			more = []string{"--hosts", "b,c"}
+		}
+		if got := commandOfPlan(cmd, cmd.CommandPath(), "abc", more...); got != want {
+			t.Errorf("after %s the command is %q, want %q", given, got, want)
 		}
 	}
 }

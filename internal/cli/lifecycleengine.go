@@ -20,16 +20,29 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
-// stateFlags is the directory for the state of clusters that are built on this machine.
+// stateFlags is the flag --state-dir: the directory on this machine with the keys and records of
+// the clusters that were built from here.
 type stateFlags struct{ dir string }
 
 func (f *stateFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "state-dir", string(lifecycle.DefaultFiles()), "where the keys and records of clusters that are built from here are kept")
 }
 
+// files returns the store of state in the directory of --state-dir. It reads nothing.
 func (f *stateFlags) files() lifecycle.Files { return lifecycle.Files(f.dir) }
 
-// built returns the state of a cluster, which must have been built from this directory.
+// again returns " --state-dir DIR" for a command line that is printed for the user. It is "" for
+// the default directory.
+func (f *stateFlags) again() string {
+	if f.dir == string(lifecycle.DefaultFiles()) {
+		return ""
+	}
+	return " --state-dir " + shellWord(f.dir)
+}
+
+// built returns the recorded state of a cluster that was built from this machine. State.Applied is
+// nil if the cluster is not completely built. If --state-dir has no such cluster, the error names
+// those that it has.
 func (f *stateFlags) built(ctx context.Context, name string) (*lifecycle.State, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -45,7 +58,8 @@ func (f *stateFlags) built(ctx context.Context, name string) (*lifecycle.State, 
 	return nil, fmt.Errorf("cluster %s was not built from here: %s knows of %s", name, f.dir, strings.Join(known, ", "))
 }
 
-// known returns the names of the clusters in the directory.
+// known returns the names of the clusters in --state-dir, sorted; none if the directory cannot be
+// read.
 func (f *stateFlags) known() []string {
 	paths, _ := filepath.Glob(f.files().Path("*", "state.json")) // the pattern is valid
 	names := make([]string, 0, len(paths))
@@ -55,7 +69,8 @@ func (f *stateFlags) known() []string {
 	return names
 }
 
-// checkName returns an error for an invalid name of a cluster; names are parts of paths.
+// checkName returns a usageError if name is not valid for a cluster. Every name must be checked
+// before its use, because it becomes a part of a path.
 func checkName(name string) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return usageError{fmt.Errorf("%q is no name of a cluster: %s", name, strings.Join(problems, "; "))}
@@ -69,7 +84,9 @@ const (
 	strict    = "strict"
 )
 
-// engineFlags define the tools with which clusters are built.
+// engineFlags are the flags of commands that work on the hosts of a cluster. They say where state,
+// catalogues of versions, release files, the agents' programs and the SSH keys of the hosts come
+// from.
 type engineFlags struct {
 	stateFlags
 
@@ -91,6 +108,8 @@ func (f *engineFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.hostKeyChecking, "host-key-checking", acceptNew, "what to do about a host whose SSH key is not known: accept-new records it, strict refuses the host")
 }
 
+// defaultCache returns the default of --cache, $ORRERY_CACHE. If that is not set, it is a directory
+// below the user's cache directory, or else below that for temporary files. It creates nothing.
 func defaultCache() string {
 	if dir := os.Getenv("ORRERY_CACHE"); dir != "" {
 		return dir
@@ -102,7 +121,9 @@ func defaultCache() string {
 	return filepath.Join(base, "orrery", "files")
 }
 
-// engine returns the engine for a cluster. p shows its progress.
+// engine returns the engine that works on the hosts of a cluster, with the state, catalogues and
+// agents of the flags. p displays its progress. engine connects to no host. It also stops client-go
+// from logging in this process. Invalid flags and files are an error.
 func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine, error) {
 	policy := host.TrustOnFirstUse
 	switch f.hostKeyChecking {
@@ -130,7 +151,8 @@ func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine,
 	}, nil
 }
 
-// holder returns the identity of this process for leases.
+// holder returns the text that names this process in the leases by which it reserves hosts:
+// USER@HOST (process PID).
 func holder() string {
 	who := "orrery"
 	if u, err := user.Current(); err == nil {
@@ -143,7 +165,8 @@ func holder() string {
 	return fmt.Sprintf("%s@%s (process %d)", who, where, os.Getpid())
 }
 
-// hostNames lists names for people: all, or the first ones and the number of the others.
+// hostNames lists names of hosts for a message: all, or the first eight and the number of the
+// others.
 func hostNames(names []string) string {
 	const most = 8
 	if len(names) <= most {

@@ -65,8 +65,9 @@ is 1 if there are errors; warnings leave it 0.`,
 	return cmd
 }
 
-// readOfCluster returns the cluster in a file, and its state; nil for a new cluster. It returns
-// an error if the file lacks hosts of its cluster, as the commands that change the cluster do.
+// readOfCluster returns the cluster that a file describes, and its recorded state, which is nil for
+// a new cluster, for preflight and plan. It is an error if the file lacks a host of the cluster, as
+// keepsHosts says.
 func readOfCluster(ctx context.Context, s streams, file *fileFlag, f *engineFlags) (*clusterv1alpha1.Cluster, *lifecycle.State, error) {
 	c, err := file.read(s)
 	if err != nil {
@@ -79,12 +80,14 @@ func readOfCluster(ctx context.Context, s streams, file *fileFlag, f *engineFlag
 	return c, state, keepsHosts(c, state)
 }
 
+// printFindings prints a table of the findings of a preflight: what prevents the hosts from
+// becoming a cluster, with the fix. Without findings it prints that.
 func printFindings(w io.Writer, findings []plan.Finding) error {
 	if len(findings) == 0 {
 		return say(w, "Nothing stands in the way.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	_ = say(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") // Flush reports it
+	_ = say(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") // Flush returns the error
 	for _, f := range findings {
 		_ = say(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix)
 	}
@@ -127,9 +130,9 @@ nothing. The commands that change a cluster show theirs with --dry-run.`,
 				}
 				switch {
 				case state == nil || state.Applied == nil:
-					return say(s.err, "build it with: orrery cluster create -f %s --plan %s\n", file.path, changes.Hash)
+					return say(s.err, "build it with: %s\n", commandOfPlan(cmd, cmd.Parent().CommandPath()+" create", changes.Hash))
 				case !changes.Nothing():
-					return say(s.err, "do this and nothing else with: orrery cluster apply -f %s --plan %s\n", file.path, changes.Hash)
+					return say(s.err, "do this and nothing else with: %s\n", commandOfPlan(cmd, cmd.Parent().CommandPath()+" apply", changes.Hash))
 				}
 				return nil
 			})
@@ -142,17 +145,20 @@ nothing. The commands that change a cluster show theirs with --dry-run.`,
 	return cmd
 }
 
-// disturbs reports whether changes disrupt running programs more than a reload.
+// disturbs reports whether any change disrupts running programs more than a reload does, so that
+// the user must confirm.
 func disturbs(changes *plan.Changes) bool {
 	return slices.ContainsFunc(changes.Items, func(i plan.Change) bool { return plan.Worse(i.Disruption, plan.DisruptionReload) }) ||
 		slices.ContainsFunc(changes.Steps, func(s plan.ClusterStep) bool { return plan.Worse(s.Disruption(), plan.DisruptionReload) })
 }
 
-// errNeedsYes is the error if a disruption must be confirmed and there is no terminal.
+// errNeedsYes is the error if the user must confirm a change, but standard input is not a terminal
+// and --yes is not set.
 var errNeedsYes = errors.New("standard input is not a terminal, so nobody can be asked: agree with --yes")
 
-// agree shows the changes and asks for confirmation. Without a terminal, changes without
-// disruption need none.
+// agree shows the changes on s.err and asks question. If full is false, it shows only a summary. It
+// returns errDeclined if the user declines, and nil without changes. Without a terminal it does not
+// ask: the result is errNeedsYes if a change disrupts more than a reload, otherwise nil.
 func agree(ctx context.Context, s streams, question string, changes *plan.Changes, full bool) error {
 	if changes.Nothing() {
 		return nil

@@ -16,11 +16,14 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// maxLiveHosts is the maximum number of hosts that a terminal shows at once.
+// maxLiveHosts is the maximum number of hosts that the progress on a terminal shows at the same
+// time, 8.
 const maxLiveHosts = 8
 
-// runProgress shows the progress of a run. A terminal shows a few lines that are rewritten.
-// Other outputs get a line when a host begins or ends a stage or, if verbose, one for each step.
+// runProgress displays the progress of a run on the hosts of a cluster. On a terminal it rewrites a
+// few lines. Elsewhere it prints a line when a host begins or ends a stage. If verbose, it prints a
+// line for each change of a step on both. It is safe for concurrent use and ignores errors of the
+// output.
 type runProgress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -34,6 +37,8 @@ type runProgress struct {
 	steps map[string]string                    // the present step of each host
 }
 
+// newRunProgress returns a runProgress on the stream w, whose time starts now. It writes control
+// characters for the terminal, so it uses the stream below the neutral.Writer w.
 func newRunProgress(w io.Writer, verbose bool) *runProgress {
 	p := &runProgress{
 		w: raw(w), verbose: verbose, width: 80, start: time.Now(),
@@ -48,7 +53,8 @@ func newRunProgress(w io.Writer, verbose bool) *runProgress {
 	return p
 }
 
-// step receives each change of a step.
+// step records that a step has changed its state, as the present step of its host, and prints it if
+// verbose. The engine's environment calls it for each change. Steps without a host are ignored.
 func (p *runProgress) step(r lifecyclev1alpha1.StepRecord) {
 	if r.Host == "" {
 		return
@@ -61,7 +67,8 @@ func (p *runProgress) step(r lifecyclev1alpha1.StepRecord) {
 	}
 }
 
-// record receives each record of the run that is stored.
+// record displays the state of the run. The engine's environment calls it whenever it stores that
+// state. If the run does not run any more, it removes the lines of the progress from the terminal.
 func (p *runProgress) record(op *lifecyclev1alpha1.Operation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +82,8 @@ func (p *runProgress) record(op *lifecyclev1alpha1.Operation) {
 	}
 }
 
-// transitions prints a line for each host that began or ended a stage since the last record.
+// transitions prints a line for each host that has begun or ended a stage since the last call. p.mu
+// must be held.
 func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
 	for _, h := range op.Status.Hosts {
 		last := p.hosts[h.Name]
@@ -96,15 +104,16 @@ func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
 	}
 }
 
-// linef prints one line.
+// linef prints a formatted message after the time since the start of the run. p.mu must be held.
 func (p *runProgress) linef(format string, args ...any) {
 	elapsed := time.Since(p.start).Round(time.Second)
 	text := neutral.Indented(fmt.Sprintf(format, args...))
 	_ = say(p.w, "[%3s] %s\n", elapsed, text) // errors are ignored: the progress is optional
 }
 
-// draw rewrites the progress on the terminal: the state of the run, and the hosts that work,
-// failed ones first.
+// draw replaces the lines of the progress on the terminal by the state of op. One line is about the
+// run, and one about each host that works or has failed. Failed hosts are first. At most
+// maxLiveHosts are shown. p.mu must be held.
 func (p *runProgress) draw(op *lifecyclev1alpha1.Operation) {
 	lines := []string{p.summary(&op.Status)}
 	busy := slices.DeleteFunc(slices.Clone(op.Status.Hosts), func(h lifecyclev1alpha1.HostRun) bool {
@@ -134,7 +143,8 @@ func (p *runProgress) draw(op *lifecyclev1alpha1.Operation) {
 	p.drawn = len(lines)
 }
 
-// summary returns the progress of the run and its estimated end.
+// summary returns the line about the whole run: the time since the start, its finished and all
+// steps, and the estimated remaining time.
 func (p *runProgress) summary(s *lifecyclev1alpha1.OperationStatus) string {
 	line := fmt.Sprintf("[%3s]", time.Since(p.start).Round(time.Second)) + count(" ", s.StepsDone, s.StepsTotal) + " steps"
 	if s.StepsTotal == 0 {
@@ -148,7 +158,7 @@ func (p *runProgress) summary(s *lifecyclev1alpha1.OperationStatus) string {
 	return line
 }
 
-// erase removes the lines of the progress from the terminal.
+// erase removes the lines of the progress from the terminal. p.mu must be held.
 func (p *runProgress) erase() {
 	if p.drawn > 0 {
 		fmt.Fprintf(p.w, "\x1b[%dA\r\x1b[J", p.drawn) //nolint:errcheck // progress is a courtesy
@@ -156,7 +166,8 @@ func (p *runProgress) erase() {
 	p.drawn = 0
 }
 
-// count returns DONE/TOTAL after the text before; "" if the total is unknown.
+// count returns before and DONE/TOTAL, such as " 3/12". It is "" if total is 0, which means that
+// the number of steps is unknown.
 func count(before string, done, total int32) string {
 	if total == 0 {
 		return ""
@@ -164,7 +175,7 @@ func count(before string, done, total int32) string {
 	return fmt.Sprintf("%s%d/%d", before, done, total)
 }
 
-// after returns both texts together; "" if text is empty.
+// after returns before followed by text; "" if text is empty.
 func after(before, text string) string {
 	if text == "" {
 		return ""
@@ -172,7 +183,8 @@ func after(before, text string) string {
 	return before + text
 }
 
-// cutLine returns a text that fits on one line of the given width.
+// cutLine returns a text as one line of at most width characters, with control characters replaced.
+// Spaces and line breaks in a row become one space.
 func cutLine(text string, width int) string {
 	text = neutral.Line(strings.Join(strings.Fields(text), " "))
 	if runes := []rune(text); len(runes) > width {

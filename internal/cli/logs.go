@@ -27,7 +27,8 @@ import (
 	"k8s.io/kubectl/pkg/scheme"
 )
 
-// logging are the flags of logs.
+// logging has the flags of "orrery logs". A field that ends with Said reports whether the user has
+// set that flag.
 type logging struct {
 	reaching
 
@@ -43,8 +44,8 @@ type logging struct {
 }
 
 const (
-	tailOfSelector = 10  // lines of each container, as in kubectl
-	mostLogs       = 100 // concurrent streams
+	tailOfSelector = 10  // default of --tail with --selector, as in kubectl
+	mostLogs       = 100 // default of --max-log-requests
 )
 
 func newLogs(s streams) *cobra.Command {
@@ -67,7 +68,7 @@ answer is told on standard error, and the exit code is 1; the others are printed
 			return asKubectl(l.run(cmd.Context(), args))
 		},
 	}
-	l.add(cmd, "only in this cluster, or in those whose names match a pattern; may be given more than once (default: all that have it)")
+	l.add(cmd, "only in this cluster, or in clusters whose names match a pattern; can be repeated (default: all that have it)")
 	flags := cmd.Flags()
 	flags.StringVarP(&l.selector, "selector", "l", "", "of pods with these labels, instead of a name")
 	flags.StringVarP(&l.container, "container", "c", "", "of this container (default: the one that the pod's annotation kubectl.kubernetes.io/default-container names, or its first)")
@@ -84,11 +85,13 @@ answer is told on standard error, and the exit code is 1; the others are printed
 	return cmd
 }
 
-// options returns the options for the log of each container.
+// options returns the options of the request for the log of each container, from the flags. Invalid
+// flags are a usageError. Without --follow the options request the time of each line, because
+// byTime sorts by it.
 func (l *logging) options() (*corev1.PodLogOptions, error) {
 	o := &corev1.PodLogOptions{Container: l.container, Follow: l.follow, Previous: l.previous, Timestamps: l.timestamps || !l.follow}
 	if l.sinceSaid && l.sinceTime != "" {
-		return nil, usageError{errors.New("--since and --since-time: want one of them")}
+		return nil, usageError{errors.New("--since and --since-time: cannot be used together")}
 	}
 	if l.sinceSaid {
 		if l.since <= 0 {
@@ -128,7 +131,7 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	case l.selector == "" && (len(args) == 0 || len(args) > 2 || strings.Count(what, "/") > 1):
 		return usageError{errors.New("want a pod, or TYPE/NAME as in deploy/web, or --selector")}
 	case l.container != "" && l.allContainers:
-		return usageError{errors.New("--container and --all-containers: want one of them")}
+		return usageError{errors.New("--container and --all-containers: cannot be used together")}
 	case l.most < 1:
 		return usageError{fmt.Errorf("--max-log-requests %d: want at least 1", l.most)}
 	}
@@ -175,8 +178,10 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	return problems.err(all, "logs")
 }
 
-// having returns the clusters for a command: the clusters that flags name, which need not have
-// the object, or those that have it.
+// having returns the clusters for a command on the object what, POD or TYPE/NAME, or on the pods
+// that selector selects if it is not "". If --cluster names clusters without a pattern, it returns
+// these without a check. Otherwise it returns those in which the fleet has the object. If there are
+// none, the error is NotFound; with a selector there is no error.
 func (r *reaching) having(ctx context.Context, h *hubAPI, what, selector string) ([]string, error) {
 	patterns := slices.ContainsFunc(r.clusters, isPattern)
 	if len(r.clusters) > 0 && !patterns {
@@ -196,33 +201,37 @@ func (r *reaching) having(ctx context.Context, h *hubAPI, what, selector string)
 	return clusters, nil
 }
 
-// several returns the error that a command is for one cluster only.
+// several returns the error that what is in several clusters, for a command that works on one. It
+// asks the user to name one with --cluster.
 func (r *reaching) several(what string, clusters []string) error {
-	// Clusters that flags name need not have the object.
+	// Clusters that --cluster names were not checked for the object.
 	if len(r.clusters) > 0 && !slices.ContainsFunc(r.clusters, isPattern) {
 		return fmt.Errorf("%d clusters are named, %s: name one with --cluster (-C)", len(clusters), some(clusters))
 	}
 	return fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
 }
 
-// nowhere returns the error that none of the requested clusters has the object.
+// nowhere returns the NotFound error that no cluster has the object. clusters has the names and
+// patterns from --cluster; empty: all clusters were searched.
 func nowhere(of schema.GroupResource, name string, clusters []string) error {
 	in := "any cluster"
 	if len(clusters) > 0 {
 		in += " like " + strings.Join(clusters, ",")
 	}
-	return fmt.Errorf("%w in %s that you see; name one with --cluster to ask it itself", apierrors.NewNotFound(of, name), in)
+	return fmt.Errorf("%w in %s that you see; name a cluster with --cluster to ask it without the fleet", apierrors.NewNotFound(of, name), in)
 }
 
-// containerLog is the log of one container.
+// containerLog is the log of one container of a pod in a cluster, and the request that reads it.
 type containerLog struct {
 	cluster, pod, container string
 
 	request rest.ResponseWrapper
 }
 
-// gather requests the pods from all clusters in parallel, and returns their logs, sorted by
-// name.
+// gather requests the pods that what or --selector names from all clusters in parallel. It returns
+// the logs of their containers, which are not read yet, sorted by cluster, pod and container.
+// Errors of single clusters and pods are added to problems. The returned error means that ctx has
+// ended or a client could not be created.
 func (l *logging) gather(ctx context.Context, h *hubAPI, clusters []string, what string, options *corev1.PodLogOptions, problems *failures) ([]containerLog, error) {
 	type found struct {
 		logs []containerLog
@@ -252,7 +261,9 @@ func (l *logging) gather(ctx context.Context, h *hubAPI, clusters []string, what
 	return all, ctx.Err()
 }
 
-// in returns the logs of one cluster.
+// in returns the logs of the containers in one cluster, of the API at, sorted by container, and
+// does not read them. errs has the errors of single pods; the logs of the other pods are returned
+// nevertheless.
 func (l *logging) in(ctx context.Context, at *below, cluster, what string, options *corev1.PodLogOptions) (logs []containerLog, errs []error) {
 	pods, err := l.pods(ctx, at, what)
 	if err != nil {
@@ -265,7 +276,7 @@ func (l *logging) in(ctx context.Context, at *below, cluster, what string, optio
 			continue
 		}
 		for ref, request := range requests {
-			_, container, _ := strings.Cut(strings.TrimSuffix(ref.FieldPath, "}"), "{") // spec.containers{web}
+			_, container, _ := strings.Cut(strings.TrimSuffix(ref.FieldPath, "}"), "{") // spec.containers{NAME}
 			logs = append(logs, containerLog{cluster: cluster, pod: pods[i].Name, container: container, request: request})
 		}
 	}
@@ -273,7 +284,9 @@ func (l *logging) in(ctx context.Context, at *below, cluster, what string, optio
 	return logs, errs
 }
 
-// pods returns the requested pods of one cluster.
+// pods returns the pods of one cluster, of the API at: the pod what, the pods of the workload what,
+// or those that --selector selects. A workload and a selector may have none. If the object what
+// does not exist, the error is NotFound.
 func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Pod, error) {
 	c, err := kubernetes.NewForConfig(at.config)
 	if err != nil {
@@ -303,7 +316,8 @@ func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Po
 	return list.Items, nil
 }
 
-// label returns the prefix of a line.
+// label returns the prefix of the log's lines, with a space at its end: [CLUSTER/POD] or, if
+// containers is true, [CLUSTER/POD/CONTAINER]. Control characters are replaced.
 func (c *containerLog) label(containers bool) string {
 	if containers {
 		return cell("[" + c.cluster + "/" + c.pod + "/" + c.container + "] ")
@@ -311,11 +325,14 @@ func (c *containerLog) label(containers bool) string {
 	return cell("[" + c.cluster + "/" + c.pod + "] ")
 }
 
+// String returns the container, pod and cluster, for the messages of errors.
 func (c *containerLog) String() string {
 	return fmt.Sprintf("container %s of pod %s in cluster %s", c.container, c.pod, c.cluster)
 }
 
-// asTheyCome prints lines of all logs in the order in which they arrive. Lines are not mixed.
+// asTheyCome prints the lines of all logs in the order in which they arrive, for --follow. It
+// returns when all logs have ended or ctx ends. Each line is printed as a whole. An error of one
+// log, or of the output, is added to problems and does not stop the other logs.
 func (l *logging) asTheyCome(ctx context.Context, logs []containerLog, problems *failures) {
 	var wg sync.WaitGroup
 	var one sync.Mutex
@@ -334,6 +351,8 @@ func (l *logging) asTheyCome(ctx context.Context, logs []containerLog, problems 
 	wg.Wait()
 }
 
+// line prints one line of the log of. It adds the prefix if there is one, and a line break if the
+// line has none. The bytes of the line stay unchanged.
 func (l *logging) line(of *containerLog, line []byte) error {
 	var out bytes.Buffer
 	if l.prefix {
@@ -347,7 +366,8 @@ func (l *logging) line(of *containerLog, line []byte) error {
 	return err
 }
 
-// each reads a log line by line. The last line may lack a line break.
+// each reads the log of to its end, and calls take with every line and its line break; the last
+// line may lack that. An error of take ends the reading and is returned.
 func (*logging) each(ctx context.Context, of *containerLog, take func(line []byte) error) error {
 	stream, err := of.request.Stream(ctx)
 	if err != nil {
@@ -371,18 +391,20 @@ func (*logging) each(ctx context.Context, of *containerLog, take func(line []byt
 	}
 }
 
-// timedLine is a line of a log with its time.
+// timedLine is a line of a log with the time at which it was written. If the line has no time, it
+// is the time of the line before.
 type timedLine struct {
 	at   time.Time
 	line []byte // without the time, unless --timestamps is set
 }
 
-// byTime prints the lines of all logs by time. It reads each log only as far as the others
-// require.
+// byTime prints the lines of all logs sorted by their times. It reads each log only as far as
+// necessary to compare. An error of one log is added to problems and does not stop the others. The
+// returned error is that of the output, or of ctx if it has ended.
 func (l *logging) byTime(ctx context.Context, logs []containerLog, problems *failures) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var told sync.Mutex
+	var problemsMu sync.Mutex
 	next := make([]chan timedLine, len(logs))
 	for i := range logs {
 		next[i] = make(chan timedLine, 1)
@@ -406,8 +428,8 @@ func (l *logging) byTime(ctx context.Context, logs []containerLog, problems *fai
 					return ctx.Err()
 				}
 			})
-			told.Lock()
-			defer told.Unlock()
+			problemsMu.Lock()
+			defer problemsMu.Unlock()
 			problems.add(ctx, logs[i].String(), err)
 		}()
 	}
@@ -432,7 +454,8 @@ func (l *logging) byTime(ctx context.Context, logs []containerLog, problems *fai
 	}
 }
 
-// receive returns the next line; nil after the last one.
+// receive waits for the next line of a log. It is nil after the last line, when the channel is
+// closed.
 func receive(from <-chan timedLine) *timedLine {
 	if t, ok := <-from; ok {
 		return &t

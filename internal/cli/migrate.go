@@ -39,11 +39,12 @@ func newMigrate(s streams) *cobra.Command {
 	return cmd
 }
 
-// migration takes over an installation of Clusterpedia.
+// migration has the flags of "orrery migrate clusterpedia", which joins the clusters of an
+// installation of Clusterpedia to the hub.
 type migration struct {
 	streams
 
-	from, to         hubFlags // the installation and the hub
+	from, to         hubFlags // the cluster with Clusterpedia, and the hub
 	secretsNamespace string
 	dryRun           bool
 	output           string
@@ -86,9 +87,10 @@ Clusterpedia since of a cluster's address, certificate authority or credentials 
 	return cmd
 }
 
-// planned is what a migration writes, and its report.
+// planned is what a migration will write to the hub, and the report about that for the user.
+// migration.plan fills it.
 type planned struct {
-	policies []*configv1alpha1.MirrorPolicy // to be created
+	policies []*configv1alpha1.MirrorPolicy // MirrorPolicies to create
 	joins    []member.JoinOptions
 	report   []migrated
 }
@@ -116,8 +118,9 @@ func (m *migration) run(ctx context.Context, only []string) error {
 	})
 }
 
-// source returns a client of the installation, for the current context of the file. The context
-// named hub would be that of the own hub.
+// source returns a client of the cluster in which Clusterpedia is installed. Without --context it
+// uses the current context of the kubeconfig. Other commands prefer a context named hub, which
+// would be that of our own hub.
 func (m *migration) source() (client.Client, error) {
 	from := m.from
 	if from.context == "" {
@@ -139,7 +142,8 @@ func (m *migration) source() (client.Client, error) {
 	return c, nil
 }
 
-// listPedia lists objects of a kind, sorted by name.
+// listPedia lists the objects of a kind of Clusterpedia in all namespaces, sorted by name. If the
+// kind does not exist, absent is true for the error.
 func listPedia(ctx context.Context, c client.Client, gvk schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -150,14 +154,18 @@ func listPedia(ctx context.Context, c client.Client, gvk schema.GroupVersionKind
 	return list.Items, nil
 }
 
-// absent reports whether an error means that a kind or object does not exist.
+// absent reports whether err means that a kind or an object does not exist. It is false for nil.
 func absent(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
-// plan reads and checks everything, and writes nothing. The error contains all obstacles.
+// plan reads the objects of Clusterpedia with the client source, and checks that they can be
+// migrated to the hub. c is a client of the hub, whose ID is id. It writes nothing: the hub checks
+// new objects in a dry run. only has the names of PediaClusters to migrate; empty: all. If an
+// object cannot be migrated, the error has the reasons for all such objects. A list that fails ends
+// plan at once.
 func (m *migration) plan(ctx context.Context, source, c client.Client, id string, only []string) (*planned, error) {
 	p := &planned{}
 	syncs, err := listPedia(ctx, source, pediaSyncResources)
-	if err != nil && !absent(err) { // older versions do not have the kind
+	if err != nil && !absent(err) { // older versions of Clusterpedia do not have the kind
 		return nil, fmt.Errorf("list ClusterSyncResources: %w", err)
 	}
 	var refused []error
@@ -202,7 +210,9 @@ func (m *migration) plan(ctx context.Context, source, c client.Client, id string
 	return p, nil
 }
 
-// planPolicy plans the MirrorPolicy for a ClusterSyncResources.
+// planPolicy adds to p the MirrorPolicy for a ClusterSyncResources, and its row of the report. If
+// an earlier run created the policy, p gets only the row. It is an error if the hub has a policy of
+// the same name that was not created from this object.
 func (m *migration) planPolicy(ctx context.Context, c client.Client, p *planned, u *unstructured.Unstructured) error {
 	var s pediaSync
 	if err := readPedia(u, &s); err != nil {
@@ -231,14 +241,16 @@ func (m *migration) planPolicy(ctx context.Context, c client.Client, p *planned,
 	return nil
 }
 
-// planCluster plans the Cluster for a PediaCluster. seen are the names of earlier PediaClusters
-// by the ID of their cluster.
+// planCluster adds to p the join of the cluster of a PediaCluster, and its row of the report. If an
+// earlier run joined the cluster and nothing has changed since, p gets only the row. planCluster
+// connects to the cluster to check the credentials. seen has the names of the PediaClusters so far
+// by the ID of their cluster; a second one for a cluster is an error.
 func (m *migration) planCluster(ctx context.Context, source, c client.Client, p *planned, id string, u *unstructured.Unstructured, syncs []unstructured.Unstructured, seen map[string]string) error {
 	var pc pediaCluster
 	if err := readPedia(u, &pc); err != nil {
 		return err
 	}
-	var shared *pediaSync // the ClusterSyncResources that it refers to
+	var shared *pediaSync // the ClusterSyncResources of the PediaCluster; nil: none
 	ref := pc.Spec.SyncResourcesRefName
 	if i := slices.IndexFunc(syncs, func(u unstructured.Unstructured) bool { return u.GetName() == ref }); i >= 0 {
 		shared = &pediaSync{}
@@ -333,16 +345,23 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 	return nil
 }
 
-// changedSince returns the parts that differ from those that were last taken over, and the
-// present Secret of a Cluster. If the Secret does not exist, all parts are returned.
+// changedSince returns which parts of the access to a cluster differ from those that the last
+// migration took, sorted. digests has the present digest of each part. It also returns the Secret
+// of the Cluster known. If that Secret does not exist, or the Cluster names none, all parts are
+// returned, and an empty Secret.
 func changedSince(ctx context.Context, c client.Client, known *clusterv1alpha1.Cluster, digests map[string]string) (changed []string, secret *corev1.Secret, err error) {
 	secret = &corev1.Secret{}
 	ref := known.Spec.SecretRef
-	if err = c.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("get Secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	exists := false
+	if ref.Name != "" {
+		err = c.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, nil, fmt.Errorf("get Secret %s/%s: %w", ref.Namespace, ref.Name, err)
+		}
+		exists = err == nil
 	}
 	before := map[string]string{}
-	if err == nil && json.Unmarshal([]byte(known.Annotations[annotationTaken]), &before) != nil {
+	if exists && json.Unmarshal([]byte(known.Annotations[annotationTaken]), &before) != nil {
 		before = nil // an invalid annotation is ignored
 	}
 	for _, part := range slices.Sorted(maps.Keys(digests)) {
@@ -353,7 +372,8 @@ func changedSince(ctx context.Context, c client.Client, known *clusterv1alpha1.C
 	return changed, secret, nil
 }
 
-// shownCluster returns a Cluster for output, without passwords in addresses.
+// shownCluster returns a copy of a Cluster for the report, in which passwords in addresses are
+// hidden.
 func shownCluster(c *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	c = c.DeepCopy()
 	for _, address := range []*string{&c.Spec.APIEndpoint, &c.Spec.ProxyURL} {
@@ -362,8 +382,9 @@ func shownCluster(c *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// do writes the planned objects. Policies are first, so that no cluster is mirrored without
-// them.
+// do writes the planned objects to the hub. The MirrorPolicies are first, so that no cluster is
+// mirrored without them. After an error the objects before it are written, and the same command
+// continues.
 func (m *migration) do(ctx context.Context, c client.Client, p *planned) error {
 	for _, policy := range p.policies {
 		if err := c.Create(ctx, policy.DeepCopy()); err != nil {
@@ -393,16 +414,16 @@ func (m *migration) do(ctx context.Context, c client.Client, p *planned) error {
 	return nil
 }
 
-// printMigrated prints the action for each object, then the parts that were taken over and the
-// notes.
+// printMigrated prints the report of a migration: the action for each object of Clusterpedia, then
+// what was taken over and the notes. If dryRun is true, it adds that nothing was written.
 func printMigrated(w io.Writer, report []migrated, dryRun bool) error {
 	if len(report) == 0 {
 		return say(w, "There is nothing to take over.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprint(t, "FROM\tACTION\tTO\n") //nolint:errcheck // Flush reports it
+	fmt.Fprint(t, "FROM\tACTION\tTO\n") //nolint:errcheck // Flush returns the error
 	for _, r := range report {
-		_ = say(t, "%s\t%s\t%s\n", r.From, r.Action, r.To) // as above
+		_ = say(t, "%s\t%s\t%s\n", r.From, r.Action, r.To) // Flush returns the error
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +18,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
@@ -28,7 +32,7 @@ func TestMirrorOfSyncResources(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from  []pediaResources
 		want  []resources
-		notes []string // what is in each
+		notes []string // content of each file
 	}{
 		"Nothing":    {},
 		"Plain":      {[]pediaResources{{Group: "apps", Resources: []string{"deployments", "statefulsets", "deployments"}}}, []resources{{Group: "apps", Resources: []string{"deployments", "statefulsets"}}}, nil},
@@ -94,7 +98,7 @@ func TestCredentialsOfAPediaCluster(t *testing.T) {
 	none := func(pediaKey) ([]byte, error) { return nil, errors.New("a Secret was read") }
 	for name, tc := range map[string]struct {
 		change func(*pediaCluster)
-		says   string // "": it is taken
+		says   string // "": it is accepted
 	}{
 		"Nothing": {func(*pediaCluster) {}, "neither a kubeconfig nor an apiserver"},
 		"NoToken": {func(c *pediaCluster) { c.Spec.APIServer = "oak:6443" }, "neither a token nor"},
@@ -134,14 +138,14 @@ func TestCredentialsOfAPediaCluster(t *testing.T) {
 	}
 }
 
-// TestKeepOfAnAccess has each part that changed taken over, and everything else kept.
+// TestKeepOfAnAccess: each changed part is taken over, and everything else is kept.
 func TestKeepOfAnAccess(t *testing.T) {
 	spec := clusterv1alpha1.ClusterSpec{APIEndpoint: "https://here", TLSServerName: "here", ProxyURL: "http://here"}
 	secret := map[string][]byte{"ca.crt": []byte("here"), "tls.crt": []byte("here"), "tls.key": []byte("here")}
 	for name, tc := range map[string]struct {
 		changed  []string
-		insecure bool // there
-		skip     bool // here
+		insecure bool // in Clusterpedia
+		skip     bool // on the hub
 		want     string
 	}{
 		"Nothing":         {nil, true, false, "https://here here http://here here false here"},
@@ -172,7 +176,7 @@ func TestKeepOfAnAccess(t *testing.T) {
 	}
 }
 
-// pediaCRDs are Clusterpedia's types, as far as they are read.
+// pediaCRDs are Clusterpedia's types, with the parts that are read.
 const pediaCRDs = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -195,7 +199,8 @@ spec:
   - {name: v1alpha2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}}
 `
 
-// TestMigrateClusterpedia takes an installation over, of which one cluster is itself, with real API servers.
+// TestMigrateClusterpedia takes over an installation with real API servers. One of its clusters
+// is the cluster of Clusterpedia itself.
 func TestMigrateClusterpedia(t *testing.T) {
 	ours, oak, pine := testenv.StartServer(t), testenv.StartServer(t), testenv.StartServer(t)
 	if err := testenv.InstallCRDs(ours.Config()); err != nil {
@@ -348,7 +353,7 @@ spec: {apiserver: "https://127.0.0.1:1", syncResources: []}
 		t.Errorf("%v %+v", err, policy.Spec)
 	}
 
-	// Again: everything stays as it is, also what somebody changed.
+	// A second run changes nothing, not even what a user has changed since.
 	patch := client.MergeFrom(got.DeepCopy())
 	got.Labels["env"], got.Spec.Mirror = "test", nil
 	if err := c.Patch(t.Context(), got, patch); err != nil {
@@ -365,7 +370,7 @@ spec: {apiserver: "https://127.0.0.1:1", syncResources: []}
 		t.Error(diff)
 	}
 
-	// Cut off before the last cluster: the rest is done.
+	// A run that was interrupted before the last cluster is completed.
 	if err := c.Delete(t.Context(), cluster("pine")); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +382,8 @@ spec: {apiserver: "https://127.0.0.1:1", syncResources: []}
 	}
 	cluster("pine")
 
-	// An authority that somebody gave since stays. What changed in Clusterpedia since is taken over, that part alone.
+	// A CA that a user has set since stays. Of a change in Clusterpedia since, only the changed
+	// part is taken over.
 	of := func(authority string) {
 		t.Helper()
 		api.Apply(t, `
@@ -423,7 +429,7 @@ spec:
 		t.Errorf("%d %s", code, out)
 	}
 
-	// What it did not make is refused by name, and nothing else is written.
+	// Objects that the command did not create are refused by name, and nothing else is written.
 	got = cluster("oak")
 	patch = client.MergeFrom(got.DeepCopy())
 	delete(got.Annotations, annotationMigrated)
@@ -441,5 +447,27 @@ spec:
 	}
 	if diff := cmp.Diff(before, wrote()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestChangedSinceWithoutSecret: a Cluster of an earlier migration whose secretRef is empty, or
+// names a Secret that does not exist, gets all parts of its access again. The API server refuses a
+// request without a name.
+func TestChangedSinceWithoutSecret(t *testing.T) {
+	c := interceptor.NewClient(fake.NewClientBuilder().WithScheme(hub.Scheme()).Build(), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if key.Name == "" {
+				return errors.New("resource name may not be empty")
+			}
+			return c.Get(ctx, key, o, options...)
+		},
+	})
+	known := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "oak", Annotations: map[string]string{annotationTaken: `{"a":"1","b":"2"}`}}}
+	for _, ref := range []clusterv1alpha1.SecretReference{{}, {Namespace: "orrery-system", Name: "gone"}} {
+		known.Spec.SecretRef = ref
+		changed, secret, err := changedSince(t.Context(), c, known, map[string]string{"a": "1", "b": "2"})
+		if err != nil || secret == nil || !slices.Equal(changed, []string{"a", "b"}) {
+			t.Errorf("with %v: changed %v, %v", ref, changed, err)
+		}
 	}
 }

@@ -19,14 +19,16 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// naming are the objects that arguments name, in the syntax of kubectl: TYPE[,TYPE] [NAME ...],
-// or TYPE/NAME ....
+// naming has the objects that the arguments of a command name, in the syntax of kubectl:
+// TYPE[,TYPE] [NAME ...], or TYPE/NAME ... parseNamed makes it.
 type naming struct {
 	types []string            // in the order of the arguments
-	names map[string][]string // by type; empty: all
+	names map[string][]string // by type; a type without names means all its objects
 }
 
-// parseNamed parses arguments.
+// parseNamed parses arguments that name objects. Duplicates are dropped, and types are not checked.
+// Without arguments the result has no types. Arguments with and without a slash cannot be mixed:
+// that is a usageError.
 func parseNamed(args []string) (*naming, error) {
 	n := &naming{names: map[string][]string{}}
 	add := func(kind, name string) error {
@@ -66,11 +68,12 @@ func parseNamed(args []string) (*naming, error) {
 	return n, nil
 }
 
-// byName reports whether the arguments have names.
+// byName reports whether the arguments name any object. It is false if they only have types.
 func (n *naming) byName() bool { return len(n.names) > 0 }
 
-// narrowed restricts requests to the fleet to some clusters and names. In the fleet several
-// clusters may have an object of a name, so a name selects a list.
+// narrowed restricts the requests of kubectl get to some clusters and names. Several clusters may
+// have an object of one name, so the request for a name becomes a list. getting.narrow makes it for
+// one command. It is not safe for concurrent requests.
 type narrowed struct {
 	root     string // path of the fleet
 	clusters []string
@@ -78,7 +81,9 @@ type narrowed struct {
 	found    map[schema.GroupResource]map[string]bool
 }
 
-// wrap adds the restriction to lists, and records which names are found.
+// wrap returns a RoundTripper that adds the clusters and names to requests for lists and watches of
+// the fleet. Other requests pass unchanged. From each list it records in n.found which of the names
+// exist.
 func (n *narrowed) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		of, ok := listed(r.URL.Path, n.root)
@@ -105,7 +110,8 @@ func (n *narrowed) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// note records the names in a response.
+// note records in n.found the names of the objects in the list or table of a response. It replaces
+// the body of the response by a copy, which can still be read.
 func (n *narrowed) note(of schema.GroupResource, answer *http.Response) error {
 	body, err := io.ReadAll(answer.Body)
 	err = errors.Join(err, answer.Body.Close())
@@ -139,7 +145,9 @@ func (n *narrowed) note(of schema.GroupResource, answer *http.Response) error {
 	return nil
 }
 
-// listed returns the type if a path below root is a list.
+// listed returns the type of the objects that a request for path lists. root is the path of the
+// fleet. It returns false if path is not below root or not that of a list; the type is then
+// invalid.
 func listed(path, root string) (schema.GroupResource, bool) {
 	inside, ok := strings.CutPrefix(path, root+"/")
 	segments := strings.Split(strings.Trim(inside, "/"), "/")
@@ -160,8 +168,9 @@ func listed(path, root string) (schema.GroupResource, bool) {
 	return schema.GroupResource{Group: group, Resource: segments[0]}, len(segments) == 1
 }
 
-// clustersOf returns the clusters in which the caller sees objects of a type that the parameters
-// select. namespace may be "", for all.
+// clustersOf returns the sorted names of the clusters that have objects of a type which the
+// parameters select and the caller may see; nil if there are none. namespace is "" for all
+// namespaces, and ignored for a cluster-scoped type.
 func (c *fleetClient) clustersOf(ctx context.Context, m *meta.RESTMapping, namespace string, parameters url.Values) ([]string, error) {
 	if m.Scope.Name() == meta.RESTScopeNameRoot {
 		namespace = ""

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -34,7 +35,8 @@ theirs is in "kubectl get operationslices".`,
 	return cmd
 }
 
-// oneOperation requires exactly one argument, the name of an operation.
+// oneOperation checks the arguments of a command: it returns a usageError unless there is exactly
+// one, the name of an Operation.
 func oneOperation(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError{fmt.Errorf("want exactly one argument, the operation's name; see %q", cmd.CommandPath()+" --help")}
@@ -42,7 +44,8 @@ func oneOperation(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// operation returns the operation with a name, which consists of its cluster and a number.
+// operation reads the record of an Operation from --state-dir. Its name is that of the cluster and
+// a number, such as oak-1; an invalid name is a usageError.
 func (f *stateFlags) operation(ctx context.Context, name string) (*lifecyclev1alpha1.Operation, error) {
 	i := max(strings.LastIndex(name, "-"), 0)
 	if err := checkName(name[:i]); err != nil {
@@ -79,7 +82,7 @@ func newOperationList(s streams) *cobra.Command {
 			list := lifecyclev1alpha1.OperationList{
 				TypeMeta: metav1.TypeMeta{APIVersion: lifecyclev1alpha1.GroupVersion.String(), Kind: "OperationList"}, Items: ops,
 			}
-			return printValue(s.out, output, list, func(w io.Writer) error { return f.printOperations(cmd.Context(), w, ops) })
+			return printValue(s.out, output, list, func(w io.Writer) error { return f.printOperations(w, ops) })
 		},
 	}
 	f.add(cmd)
@@ -87,43 +90,40 @@ func newOperationList(s streams) *cobra.Command {
 	return cmd
 }
 
-func (f *stateFlags) printOperations(ctx context.Context, w io.Writer, ops []lifecyclev1alpha1.Operation) error {
+// printOperations prints a table of Operations.
+func (f *stateFlags) printOperations(w io.Writer, ops []lifecyclev1alpha1.Operation) error {
 	if len(ops) == 0 {
 		return say(w, "No operations found on this machine, in %s. Those of the hub: kubectl --context hub get operations\n", f.dir)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	_ = say(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") // Flush reports it
+	_ = say(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") // Flush returns the error
 	for _, op := range ops {
-		// Flush reports it.
-		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", op.Name, op.Spec.Cluster, op.Spec.Action, f.phase(ctx, &op),
+		// Flush returns the error.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", op.Name, op.Spec.Cluster, op.Spec.Action, f.phase(&op),
 			cmp.Or(count("", op.Status.StepsDone, op.Status.StepsTotal), "-"), took(op.Status.Started, op.Status.Finished),
 			duration.HumanDuration(time.Since(op.CreationTimestamp.Time)))
 	}
 	return t.Flush()
 }
 
-// interrupted is the phase that is shown for a killed run: its record says Running, and no
-// process runs it.
+// interrupted is the phase that is printed for a run whose process was killed: its record says
+// Running, and no process runs it. It is never stored.
 const interrupted = "Interrupted"
 
-// phase returns the phase of a run, for people.
-func (f *stateFlags) phase(ctx context.Context, op *lifecyclev1alpha1.Operation) string {
-	if op.Status.Phase == lifecyclev1alpha1.PhaseRunning && f.idle(ctx, op) {
-		return interrupted
+// phase returns the phase of an Operation for the user. It is interrupted if the record says
+// Running and no process on this machine works on the cluster. Otherwise, or if that is unknown, it
+// is the phase in the record.
+func (f *stateFlags) phase(op *lifecyclev1alpha1.Operation) string {
+	if op.Status.Phase == lifecyclev1alpha1.PhaseRunning {
+		if busy, err := f.files().IsBusy(op.Spec.Cluster); err == nil && !busy {
+			return interrupted
+		}
 	}
 	return string(op.Status.Phase)
 }
 
-// idle reports whether no process of this machine works on the cluster of a run.
-func (f *stateFlags) idle(ctx context.Context, op *lifecyclev1alpha1.Operation) bool {
-	unlock, err := f.files().Lock(ctx, op.Spec.Cluster)
-	if err != nil {
-		return false
-	}
-	unlock()
-	return true
-}
-
+// took returns the time between two moments in tenths of a second, such as 12.3s; "-" if a
+// moment is missing.
 func took(started, finished *metav1.MicroTime) string {
 	if started.IsZero() || finished.IsZero() {
 		return "-"
@@ -146,7 +146,7 @@ func newOperationShow(s streams) *cobra.Command {
 				return err
 			}
 			return printValue(s.out, output, op, func(w io.Writer) error {
-				return f.printOperation(cmd.Context(), w, op, output == outputWide)
+				return f.printOperation(w, op, output == outputWide)
 			})
 		},
 	}
@@ -155,16 +155,17 @@ func newOperationShow(s streams) *cobra.Command {
 	return cmd
 }
 
-func (f *stateFlags) printOperation(ctx context.Context, w io.Writer, op *lifecyclev1alpha1.Operation, wide bool) error {
+// printOperation prints an Operation with its hosts and failed steps; if wide, with all steps.
+func (f *stateFlags) printOperation(w io.Writer, op *lifecyclev1alpha1.Operation, wide bool) error {
 	st := &op.Status
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(format string, args ...any) {
-		_ = say(t, format+"\n", args...) // Flush reports it
+		_ = say(t, format+"\n", args...) // Flush returns the error
 	}
 	row("Name:\t%s", op.Name)
 	row("Cluster:\t%s", op.Spec.Cluster)
 	row("Action:\t%s", strings.TrimSpace(string(op.Spec.Action)+" "+strings.Join(op.Spec.NamedHosts(), ", ")))
-	row("Phase:\t%s", f.phase(ctx, op))
+	row("Phase:\t%s", f.phase(op))
 	if st.Message != "" {
 		row("Message:\t%s", neutral.Trusted(strings.Join(neutral.Lines(st.Message), "\n\t")))
 	}
@@ -202,12 +203,14 @@ func (f *stateFlags) printOperation(ctx context.Context, w io.Writer, op *lifecy
 		return err
 	}
 	if canResume(op) {
-		return say(w, "\nGo on with: orrery operation resume %s\n", op.Name)
+		return say(w, "\nGo on with: orrery operation resume %s%s\n", op.Name, f.again())
 	}
 	return nil
 }
 
-// spansOf returns the time from the first step to the last, by host.
+// spansOf returns by host how long the run worked on it, such as 12.3s: from the begin of its first
+// step to the end of its last. It is "-" if none has ended. Hosts on which no step has begun are
+// left out.
 func spansOf(steps []lifecyclev1alpha1.StepRecord) map[string]string {
 	first, last := map[string]metav1.MicroTime{}, map[string]metav1.MicroTime{}
 	for _, r := range steps {
@@ -225,7 +228,8 @@ func spansOf(steps []lifecyclev1alpha1.StepRecord) map[string]string {
 	return spans
 }
 
-// canResume reports whether a run is neither complete nor canceled.
+// canResume reports whether an Operation has neither succeeded nor been canceled. It is also true
+// while a process runs the Operation.
 func canResume(op *lifecyclev1alpha1.Operation) bool {
 	return op.Status.Phase != lifecyclev1alpha1.PhaseSucceeded && op.Status.Phase != lifecyclev1alpha1.PhaseCanceled
 }
@@ -237,7 +241,7 @@ func newResume(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "resume NAME",
-		Short: "Go on with a run that was paused, interrupted or killed, or that failed",
+		Short: "Resume a run that was paused, interrupted or killed, or that failed",
 		Long: `Go on with a run that was paused, interrupted or killed, or that failed, as it was started:
 with the spec and the credentials that its file had then. What is done is not done twice.
 --catalog, --agent, --cache and the flags of host keys are to be given again if they were
@@ -272,7 +276,7 @@ given.`,
 			if err := run(ctx, e, op, nil, "resume it again"); err != nil {
 				return err
 			}
-			return say(s.out, "operation %s has succeeded: %s of cluster %s\n", op.Name, op.Spec.Action, op.Spec.Cluster)
+			return say(s.out, "operation %s was resumed and has succeeded: %s of cluster %s\n", op.Name, op.Spec.Action, op.Spec.Cluster)
 		},
 	}
 	f.add(cmd)
@@ -284,7 +288,7 @@ func newPause(s streams) *cobra.Command {
 	var f stateFlags
 	cmd := &cobra.Command{
 		Use:   "pause NAME",
-		Short: "Stop a run after the steps that are under way; it can be resumed",
+		Short: "Pause a run after the running steps; it can be resumed",
 		Args:  oneOperation,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.stop(cmd.Context(), s, args[0], lifecyclev1alpha1.PhasePaused, func(spec *lifecyclev1alpha1.OperationSpec) { spec.Paused = true })
@@ -298,7 +302,7 @@ func newCancel(s streams) *cobra.Command {
 	var f stateFlags
 	cmd := &cobra.Command{
 		Use:   "cancel NAME",
-		Short: "End a run after the steps that are under way; what was done stays",
+		Short: "Cancel a run after the running steps; what was done stays",
 		Long: `End a run after the steps that are under way. What was done stays: "orrery cluster apply"
 goes on from there, and "orrery cluster delete" takes it back.`,
 		Args: oneOperation,
@@ -310,7 +314,10 @@ goes on from there, and "orrery cluster delete" takes it back.`,
 	return cmd
 }
 
-// stop asks the process that runs an operation to stop. If there is none, it closes the record.
+// stop pauses or cancels the Operation with a name, and prints the result. It stores the request,
+// which ask sets in the spec, for the process that runs the Operation, and does not wait for that
+// process. If no process runs it, stop itself sets the phase, Paused or Canceled. An Operation that
+// has ended is an error, and so is a lock that cannot be read.
 func (f *stateFlags) stop(ctx context.Context, s streams, name string, phase lifecyclev1alpha1.Phase, ask func(*lifecyclev1alpha1.OperationSpec)) error {
 	op, err := f.operation(ctx, name)
 	if err != nil {
@@ -324,8 +331,11 @@ func (f *stateFlags) stop(ctx context.Context, s streams, name string, phase lif
 		return err
 	}
 	unlock, err := files.Lock(ctx, op.Spec.Cluster)
-	if err != nil {
+	if errors.Is(err, lifecycle.ErrLocked) {
 		return say(s.out, "operation %s is asked to stop after the steps that are under way\n", name)
+	}
+	if err != nil {
+		return fmt.Errorf("operation %s is asked to stop, but it is unknown whether a process runs it: %w; correct that and run the command again", name, err)
 	}
 	defer unlock()
 	// The operation may have ended before the lock was taken.
@@ -341,7 +351,9 @@ func (f *stateFlags) stop(ctx context.Context, s streams, name string, phase lif
 	return say(s.out, "operation %s is %s\n", name, op.Status.Phase)
 }
 
-// closeRecord records that a run which no process runs has stopped.
+// closeRecord sets the status of an Operation that no process runs to the phase Paused or Canceled.
+// It changes only op and stores nothing. Canceled also sets the end of the run and the condition
+// Succeeded to False.
 func closeRecord(op *lifecyclev1alpha1.Operation, phase lifecyclev1alpha1.Phase) {
 	st := &op.Status
 	st.Phase, st.Estimate = phase, nil

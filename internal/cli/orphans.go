@@ -29,19 +29,20 @@ import (
 	"orrery.dev/orrery/internal/mark"
 )
 
-// Reasons why a copy is an orphan.
+// Reasons why a copy in a member is an orphan: nothing on the hub refers to it any more.
 const (
-	// orphanNoBinding: the hub does not have the binding that placed the copy.
+	// orphanNoBinding, "NoBinding": the hub does not have the binding that placed the copy.
 	orphanNoBinding = "NoBinding"
-	// orphanEarlierJoin: the copy was placed during an earlier membership of the cluster, and is
-	// not placed there any more.
+	// orphanEarlierJoin, "EarlierJoin": the copy was placed when the cluster was joined before, and
+	// its binding does not place it there any more.
 	orphanEarlierJoin = "EarlierJoin"
-	// orphanLeftAtUnjoin: the cluster was unjoined and has joined again, and the template does
-	// not exist any more.
+	// orphanLeftAtUnjoin, "LeftAtUnjoin": the copy stayed when the cluster was unjoined. The cluster
+	// has joined again, and the hub has no template for the copy.
 	orphanLeftAtUnjoin = "LeftAtUnjoin"
 )
 
-// orphan is a copy in a member that nothing on the hub refers to.
+// orphan is a copy in a member to which nothing on the hub refers: a row of "orrery cluster
+// orphans". findOrphans makes it.
 type orphan struct {
 	Cluster   string `json:"cluster"`
 	Group     string `json:"group,omitempty"`
@@ -55,35 +56,43 @@ type orphan struct {
 	// ResourceVersion is the version of the object in its cluster.
 	ResourceVersion string `json:"resourceVersion"`
 
-	kind   string // of the type
-	before bool   // the object was in the cluster before the hub placed it
+	kind   string // kind of the type
+	before bool   // the object existed in the cluster before the hub placed it
 }
 
-// String returns CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
+// String returns CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME, without the namespace for a
+// cluster-scoped object.
 func (o *orphan) String() string {
 	return strings.Join(o.parts(), "/")
 }
 
+// parts returns the cluster, RESOURCE.GROUP, namespace and name of the orphan, without the
+// namespace if there is none.
 func (o *orphan) parts() []string {
 	resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}.String()
 	return slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" })
 }
 
-// placedOnHub is the state of the hub about placements.
+// placedOnHub is what the hub says about placements, as readPlaced has read it: its Clusters and
+// bindings, and how it recognizes its own copies.
 type placedOnHub struct {
+	// clusters has the UID of each Cluster by its name.
 	clusters map[string]types.UID
-	// bindings are, by UID, the clusters of each binding, also those that it is being removed
-	// from.
+	// bindings has the names of the clusters of each binding by its UID, also those from which copies
+	// are being removed.
 	bindings map[types.UID]map[string]bool
 	// templates that have a binding.
 	templates map[binding.Template]bool
-	// hub is the ID of the hub.
+	// hub is the ID of the hub; see hubID.
 	hub string
-	// key with which the hub recognizes its own copies. Copies of another hub in the same
-	// cluster are not its orphans.
+	// key verifies the signed annotations of copies. Copies of another hub in the same cluster fail
+	// that, and are no orphans.
 	key mark.Key
 }
 
+// readPlaced requests from the hub which clusters it has and what it has placed. It adds a warning
+// to unseen for each cluster with unknown types. The caller needs the right to read the Secret
+// whose key verifies the marks of copies.
 func readPlaced(ctx context.Context, c client.Client, unseen *missed) (*placedOnHub, error) {
 	var clusters clusterv1alpha1.ClusterList
 	if err := c.List(ctx, &clusters); err != nil {
@@ -124,15 +133,16 @@ func readPlaced(ctx context.Context, c client.Client, unseen *missed) (*placedOn
 	return p, nil
 }
 
-// orphaned returns why a copy in a cluster is an orphan; empty if it is not. An object that a
-// controller created from a copy, with the marks of the copy, is not an orphan.
+// orphaned returns why an object in a cluster is an orphan, orphanNoBinding or orphanEarlierJoin;
+// "" if it is none. An object that a controller created from a copy has the labels of the copy and
+// is no orphan. Copies of another hub are none either.
 func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 	if metav1.GetControllerOf(o) != nil {
 		return ""
 	}
 	source, err := p.key.Verify(o.GetAnnotations()[workv1alpha2.SourceAnnotation])
 	if err != nil {
-		return "" // of another hub, or only the label was copied
+		return "" // a copy of another hub, or an object that only has the label of a copy
 	}
 	named, known := p.bindings[types.UID(o.GetLabels()[workv1alpha2.BindingLabel])]
 	switch {
@@ -145,9 +155,10 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 	}
 }
 
-// findOrphans requests every object with the mark of the hub from the fleet. The error contains
-// the types that could not be read; found has the orphans of the others. Clusters and types that
-// the fleet has no data for are in warnings.
+// findOrphans searches the whole fleet for copies of the hub, and returns the orphans in a cluster,
+// sorted; "": in all clusters. The error names the types that could not be read. found then has the
+// orphans of the other types, and is nil only if nothing could be examined. warnings name clusters
+// and types for which the fleet has no data.
 func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) (found []orphan, warnings []string, _ error) {
 	unseen := &missed{}
 	fleet := rest.CopyConfig(cfg)
@@ -226,8 +237,9 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 	return found, unseen.about(cluster, placed), errors.Join(problem, unlisted.err())
 }
 
-// remove deletes an orphan in its cluster with the rights of the caller there. It fails if the
-// object has changed since it was listed.
+// remove deletes the orphan in its cluster, with the caller's rights there, and its dependents in
+// the background. It deletes nothing and returns an error if the orphan must stay or has changed
+// since it was listed. If the object does not exist any more, that is no error.
 func (o *orphan) remove(ctx context.Context, cfg *rest.Config) error {
 	if why := o.stays(); why != "" {
 		return fmt.Errorf("%s stays: %s", o, why)
@@ -257,7 +269,7 @@ func newOrphans(s streams, f *hubFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "orphans [CLUSTER]",
-		Short: "List copies in members that nothing on the hub names any more",
+		Short: "List copies in clusters that no template of the hub has any more",
 		Long: `List objects in members that carry the mark of a placement by this hub, and whose binding the hub
 does not have (NoBinding), or that were placed when the cluster was joined before and are placed
 there no more (EarlierJoin); and what was left when the cluster was unjoined, and has no template
@@ -319,8 +331,8 @@ exit code stays 0. An answer without such a warning is complete.`,
 	return cmd
 }
 
-// printOrphans prints orphans for people. whole is false if a part of the fleet could not be
-// read.
+// printOrphans prints orphans as a table, or one per line for the output name. If whole is false, a
+// part of the fleet could not be read, and the text for an empty list says so.
 func printOrphans(s streams, output string, found []orphan, whole bool) error {
 	w := s.out
 	if output == outputName {
@@ -339,7 +351,7 @@ func printOrphans(s streams, output string, found []orphan, whole bool) error {
 		return say(w, "No orphans.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "CLUSTER\tRESOURCE\tNAMESPACE\tNAME\tREASON") //nolint:errcheck // Flush reports it
+	fmt.Fprintln(t, "CLUSTER\tRESOURCE\tNAMESPACE\tNAME\tREASON") //nolint:errcheck // Flush returns the error
 	for i := range found {
 		o := &found[i]
 		resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}

@@ -101,7 +101,7 @@ func TestLeftAtUnjoin(t *testing.T) {
 	}
 }
 
-// TestOrphansThatStay are not deleted by --remove.
+// TestOrphansThatStay: --remove keeps an orphan that has a reason to stay.
 func TestOrphansThatStay(t *testing.T) {
 	for name, tc := range map[string]struct {
 		orphan orphan

@@ -13,18 +13,19 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// mostMissed is the maximum number of warnings that are printed. Further ones are only counted.
+// mostMissed is the maximum number of warnings that warnOf prints, 20. The others are only counted.
 const mostMissed = 20
 
-// missed collects warnings of the fleet about missing data, each once. It implements
-// rest.WarningHandlerWithContext.
+// missed collects the warnings of a search for orphans about data that the fleet does not have.
+// Each text is stored once. It is a rest.WarningHandlerWithContext for the responses of the fleet.
+// The zero value is ready for use. It is safe for concurrent use.
 type missed struct {
 	mu    sync.Mutex
 	texts []string
 }
 
-// HandleWarningHeaderWithContext takes a warning of a response. Only code 299 is from an API
-// server.
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext: it stores the text of a
+// warning. Warnings of API servers have the code 299; others are ignored.
 func (m *missed) HandleWarningHeaderWithContext(_ context.Context, code int, _, text string) {
 	if code == 299 && text != "" {
 		m.add(text)
@@ -39,8 +40,9 @@ func (m *missed) add(text string) {
 	}
 }
 
-// clusters adds the clusters of the hub with some unknown types, because the API for these does
-// not respond.
+// clusters adds a warning for each Cluster whose condition APIsComplete says that an API does not
+// respond, so that its types are unknown. It adds none if all those types are measurements, which
+// cannot be placed.
 func (m *missed) clusters(all []clusterv1alpha1.Cluster) {
 	for i := range all {
 		c := meta.FindStatusCondition(all[i].Status.Conditions, clusterv1alpha1.ConditionAPIsComplete)
@@ -50,8 +52,8 @@ func (m *missed) clusters(all []clusterv1alpha1.Cluster) {
 	}
 }
 
-// onlyMeasures reports whether all versions at the end of the message of APIsComplete are
-// measurements, which cannot be placed.
+// onlyMeasures reports whether the message of the condition APIsComplete names only API versions of
+// measurements, which cannot be placed. The versions follow ": ".
 func onlyMeasures(message string) bool {
 	_, versions, _ := strings.Cut(message, ": ")
 	return !slices.ContainsFunc(strings.Split(versions, ", "), func(version string) bool {
@@ -60,8 +62,8 @@ func onlyMeasures(message string) bool {
 	})
 }
 
-// about returns the warnings for a cluster ("": all). It leaves out warnings that name only
-// other clusters.
+// about returns the stored warnings that may be about a cluster; "": all. It leaves out those that
+// name other Clusters of p and not this one.
 func (m *missed) about(cluster string, p *placedOnHub) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +85,8 @@ func (m *missed) about(cluster string, p *placedOnHub) []string {
 	})
 }
 
-// warnOf prints warnings in the same format as other commands.
+// warnOf prints warnings to s.err as "Warning: ...", in the form of client-go: at most mostMissed,
+// and then the number of the others.
 func (s streams) warnOf(texts []string) error {
 	for i, text := range texts {
 		if i == mostMissed {

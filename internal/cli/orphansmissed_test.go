@@ -18,8 +18,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestMissed: of what the fleet cannot answer for, each text is told once, and none that is about
-// other clusters than the one asked for.
+// TestMissed: each text about data that the fleet lacks is printed once. With a cluster given,
+// texts about other clusters are left out.
 func TestMissed(t *testing.T) {
 	partial := func(name, reason, versions string) clusterv1alpha1.Cluster {
 		return clusterv1alpha1.Cluster{
@@ -33,7 +33,7 @@ func TestMissed(t *testing.T) {
 		oak     = "cluster oak cannot list widgets.example.com, so its objects are missing or the last known: 500"
 		elm     = "cluster elm is unreachable since 2026-01-02T03:04:05Z: its objects are the last known"
 		both    = "nothing is known yet of elm, oak: its objects are missing"
-		cut     = "nothing is known yet of elm and 7 more: their objects are missing" // perhaps oak's
+		cut     = "nothing is known yet of elm and 7 more: their objects are missing" // perhaps also oak
 		neither = "only secrets in the namespaces in which you may list them on the hub are shown: shop"
 	)
 	m := &missed{}
@@ -59,8 +59,8 @@ func TestMissed(t *testing.T) {
 	}
 }
 
-// orphans asks for copies that nothing names while elm cannot list a type: its conversion webhook
-// does not answer.
+// orphans lists copies without a binding while elm cannot list a type, because its conversion
+// webhook does not answer.
 func (f *hubOfTwo) orphans(t *testing.T) {
 	const crd = `
 apiVersion: apiextensions.k8s.io/v1
@@ -97,7 +97,7 @@ spec:
 	}}
 	testenv.Eventually(t, "the type is served", testenv.Patience, func() error {
 		_, err := c.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "dials"}).Create(t.Context(), dial, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost
+		if apierrors.IsAlreadyExists(err) { // an earlier attempt had no answer
 			return nil
 		}
 		return err

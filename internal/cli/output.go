@@ -27,15 +27,16 @@ const (
 	outputWide  = "wide"
 	outputJSON  = "json"
 	outputYAML  = "yaml"
-	outputName  = "name" // for scripts; only some commands have it
+	outputName  = "name" // only names, for scripts; only some commands have it
 )
 
-// addOutput adds the flag -o, which is checked before the command runs. more are formats that
-// only this command has.
+// addOutput adds the flag --output to a command, with completions; the default is table. more has
+// formats that the command has beside table, wide, json and yaml. It sets cmd.PreRunE, which
+// returns a usageError for every other format, and replaces any earlier PreRunE.
 func addOutput(cmd *cobra.Command, output *string, more ...string) {
 	formats := append([]string{outputTable, outputWide, outputJSON, outputYAML}, more...)
 	cmd.Flags().StringVarP(output, "output", "o", outputTable, "how to print: "+strings.Join(formats, ", "))
-	// It fails if the flag does not exist or already has completions.
+	// An error means that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(formats, *output) {
@@ -45,7 +46,8 @@ func addOutput(cmd *cobra.Command, output *string, more ...string) {
 	}
 }
 
-// printValue prints v as JSON or YAML; for other formats it calls table.
+// printValue writes v to w as JSON or YAML if output is one of these. For every other output it
+// calls table with w. table may be nil if output is always json or yaml.
 func printValue(w io.Writer, output string, v any, table func(io.Writer) error) error {
 	switch output {
 	case outputJSON:
@@ -68,8 +70,11 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 	}
 }
 
-// printList prints the objects of a cluster-scoped resource: as the table of the API server, or
-// as objects.
+// printList requests all objects of a cluster-scoped resource of the hub, and prints them to s.out.
+// For json and yaml it prints the objects without managedFields. For name it prints one name per
+// line; names that a script could misread are left out and are an error at the end. Every other
+// output is the table of the API server. If that has no rows, it prints a sentence, or nothing if
+// noHeaders is true.
 func printList(ctx context.Context, s streams, cfg *rest.Config, gvr schema.GroupVersionResource, output string, noHeaders bool) error {
 	w := s.out
 	if output == outputJSON || output == outputYAML {

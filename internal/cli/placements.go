@@ -14,19 +14,23 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// placement is one object in one cluster, with the state from its binding.
+// placement is one template in one cluster, with its state there: a row of "orrery cluster
+// describe" and "orrery demo status".
 type placement struct {
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind"`
 	Name      string `json:"name"`
 	Cluster   string `json:"cluster"`
-	// Replicas is the requested number there; nil for kinds without replicas.
+	// Replicas is the number of replicas that the hub wants there; nil for kinds without replicas.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// State is Healthy, Unhealthy, Unknown, Applying, or the message of the cluster's refusal.
+	// State is Healthy, Unhealthy or Unknown once the template is applied there. Before, it is
+	// Applying, or the message of the cluster's refusal.
 	State string `json:"state"`
 }
 
-// placements returns what is placed in a cluster; "": in every cluster.
+// placements requests all bindings of the hub, and returns what they place in a cluster; "": in
+// every cluster. The result is sorted by namespace, kind, name and cluster, and not nil without an
+// error.
 func placements(ctx context.Context, c client.Client, cluster string) ([]placement, error) {
 	bindings, err := listBindings(ctx, c)
 	if err != nil {
@@ -52,7 +56,8 @@ func placements(ctx context.Context, c client.Client, cluster string) ([]placeme
 	return placed, nil
 }
 
-// listBindings lists the bindings of both scopes.
+// listBindings requests all ResourceBindings and all ClusterResourceBindings of the hub, and
+// returns both kinds in the form of ResourceBindings. The caller needs the right to list both.
 func listBindings(ctx context.Context, c client.Client) ([]*workv1alpha2.ResourceBinding, error) {
 	var namespaced workv1alpha2.ResourceBindingList
 	if err := c.List(ctx, &namespaced); err != nil {
@@ -72,6 +77,8 @@ func listBindings(ctx context.Context, c client.Client) ([]*workv1alpha2.Resourc
 	return bindings, nil
 }
 
+// state returns the state of a binding's template in a cluster, for placement.State. It is Applying
+// if the cluster has reported nothing yet.
 func state(b *workv1alpha2.ResourceBinding, cluster string) string {
 	for _, item := range b.Status.AggregatedStatus {
 		switch {
@@ -85,18 +92,19 @@ func state(b *workv1alpha2.ResourceBinding, cluster string) string {
 	return "Applying"
 }
 
+// printPlacements prints a table of placements, or that nothing is placed.
 func printPlacements(w io.Writer, placed []placement) error {
 	if len(placed) == 0 {
 		return say(w, "Nothing is placed.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(t, "NAMESPACE\tKIND\tNAME\tCLUSTER\tREPLICAS\tSTATE") //nolint:errcheck // Flush reports it
+	fmt.Fprintln(t, "NAMESPACE\tKIND\tNAME\tCLUSTER\tREPLICAS\tSTATE") //nolint:errcheck // Flush returns the error
 	for _, p := range placed {
 		replicas := "-"
 		if p.Replicas != nil {
 			replicas = strconv.Itoa(int(*p.Replicas))
 		}
-		// Flush reports it.
+		// Flush returns the error.
 		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(p.Namespace, "-"), p.Kind, p.Name, p.Cluster, replicas, p.State)
 	}
 	return t.Flush()

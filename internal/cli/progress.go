@@ -13,8 +13,9 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// progress shows what a command waits for: on a terminal in one line that is rewritten,
-// elsewhere as a new line for each step.
+// progress displays what a command waits for: on a terminal in one line that is rewritten,
+// elsewhere in one line for each step. It is safe for concurrent use and ignores errors of the
+// output.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -24,6 +25,8 @@ type progress struct {
 	last     string
 }
 
+// newProgress returns a progress on the stream w, whose time starts now. It writes control
+// characters for the terminal, so it uses the stream below the neutral.Writer w.
 func newProgress(w io.Writer) *progress {
 	p := &progress{w: raw(w), start: time.Now()}
 	if f, ok := p.w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -35,8 +38,9 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// step shows a message. The text before a colon names the step; a change after it is not a new
-// step.
+// step displays a message after the time since newProgress. If the output is not a terminal, it
+// prints only the text before the first colon, which names the step. It prints nothing if it
+// printed the same step last.
 func (p *progress) step(message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +59,8 @@ func (p *progress) step(message string) {
 	}
 }
 
-// done clears the line.
+// done removes the line from a terminal. It may be called several times, and step may be called
+// afterwards.
 func (p *progress) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,7 +29,8 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// promoting are the flags of promote.
+// promoting has the flags of "orrery promote". The command makes an object of a member a template
+// of the hub, with a policy that places it in that member only.
 type promoting struct {
 	reaching
 
@@ -42,7 +43,7 @@ func newPromote(s streams) *cobra.Command {
 	p := &promoting{reaching: reaching{streams: s}}
 	cmd := &cobra.Command{
 		Use:   "promote TYPE/NAME [-C CLUSTER]",
-		Short: "Make an object that runs in a cluster a template, placed where it runs",
+		Short: "Turn an object of a cluster into a template that is placed in that cluster",
 		Long: `Make an object that runs in a cluster a template of the hub, with a policy that places it in that
 cluster and nowhere else. The object is adopted: nothing but the marks of the hub changes, and
 it stays when the template goes. If the hub finds that anything would change, it leaves the
@@ -73,18 +74,19 @@ ClusterPropagationPolicy instead, which is an administrator's to make and needs 
 	return cmd
 }
 
-// promotion has the objects to create for a promoted object.
+// promotion has the objects to create on the hub for one promoted object: a template, a policy and
+// sometimes a namespace. promoting.plan fills it.
 type promotion struct {
 	cluster  string
 	live     *unstructured.Unstructured
 	template *unstructured.Unstructured
 	policy   client.Object
-	// the kind of policy, which loses it when it is created
+	// kind is that of policy: the client clears the kind in an object that it creates.
 	kind string
-	// the PropagationPolicy of policy, which may be cluster-scoped
+	// ours is policy in the form of a PropagationPolicy, also if policy is a ClusterPropagationPolicy.
 	ours      *policyv1alpha1.PropagationPolicy
-	namespace *corev1.Namespace // nil: not needed
-	there     bool              // the hub already had the template
+	namespace *corev1.Namespace // nil: the hub has the namespace, or the template has none
+	there     bool              // promoting.make found the template on the hub
 }
 
 func (p *promoting) run(ctx context.Context, args []string) error {
@@ -120,7 +122,9 @@ func (p *promoting) run(ctx context.Context, args []string) error {
 	return p.wait(ctx, c, m)
 }
 
-// plan returns the objects to create, or an error if the object must not be promoted.
+// plan reads the object what (TYPE/NAME) from its cluster, and returns the objects to create for it
+// on the hub. If the object must not be promoted, it returns the reason as an error. It creates
+// nothing.
 func (p *promoting) plan(ctx context.Context, h *hubAPI, c client.Client, cluster, what string) (*promotion, error) {
 	at, err := h.member(cluster, p.namespace)
 	if err != nil {
@@ -145,7 +149,7 @@ func (p *promoting) plan(ctx context.Context, h *hubAPI, c client.Client, cluste
 		objects = members.Resource(mapping.Resource).Namespace(at.namespace)
 	}
 	if m.live, err = objects.Get(ctx, name, metav1.GetOptions{}); err != nil {
-		return nil, fmt.Errorf("get it of cluster %s: %w", cluster, err)
+		return nil, fmt.Errorf("get the object from cluster %s: %w", cluster, err)
 	}
 	if owner := metav1.GetControllerOf(m.live); owner != nil {
 		return nil, fmt.Errorf("%s is made by %s %q there: promote that", what, owner.Kind, owner.Name)
@@ -160,7 +164,9 @@ func (p *promoting) plan(ctx context.Context, h *hubAPI, c client.Client, cluste
 	return m, p.check(ctx, c, m, members)
 }
 
-// makePolicy sets the policy, which places the object in its cluster.
+// makePolicy sets m.policy, m.kind and m.ours to a policy that places m.template in m.cluster and
+// nowhere else. It is a ClusterPropagationPolicy with --cluster-policy or for a cluster-scoped
+// template, otherwise a PropagationPolicy.
 func (p *promoting) makePolicy(m *promotion) {
 	gvk, namespace := m.template.GroupVersionKind(), m.template.GetNamespace()
 	spec := policyv1alpha1.PropagationSpec{
@@ -185,8 +191,10 @@ func (p *promoting) makePolicy(m *promotion) {
 	m.policy, m.kind, m.ours = o, o.Kind, o.Propagation()
 }
 
-// check compares with the objects that the hub already has. They must be from an earlier run;
-// others conflict and are an error.
+// check compares m with what the hub has, and returns an error if something prevents the promotion.
+// Existing objects of the same names must come from an earlier run. The namespace must be one that
+// this hub created in the cluster, unless the policy may adopt objects of others. members is a
+// client of that cluster. If the hub lacks the namespace, check sets m.namespace.
 func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, members dynamic.Interface) error {
 	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
 	hasPolicy, err := p.hasPolicy(ctx, c, m)
@@ -234,15 +242,15 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 	return nil
 }
 
-// first returns an error if another policy would place the template: that policy could roll it
-// out to other clusters.
+// first returns an error if another policy would place the template, and could place it in other
+// clusters. It also returns one if no policy may place the template.
 func (m *promotion) first(ctx context.Context, c client.Client) error {
-	policies, err := m.rivals(ctx, c)
+	policies, err := m.competingPolicies(ctx, c)
 	if err != nil {
 		return err
 	}
 	index := policy.NewIndex(policies...)
-	// the policy of an earlier run may have another priority now
+	// The hub may have the policy from an earlier run, with another priority.
 	if _, has := index.Get(policy.Name(m.ours)); !has {
 		index.Set(m.ours)
 	}
@@ -256,11 +264,12 @@ func (m *promotion) first(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// rivals returns the policies of the hub that could have precedence over ours. Cluster-wide
-// policies never have precedence over one of a namespace, whose owners need not be able to list
-// them.
-func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*policyv1alpha1.PropagationPolicy, err error) {
-	untold := func(what string, err error) error {
+// competingPolicies lists the policies of the hub that could have precedence over m.ours.
+// Cluster-wide policies are listed only if m.ours is one, since they have no precedence over the
+// policy of a namespace. So a tenant needs no right to list them. A missing right is an error that
+// names it.
+func (m *promotion) competingPolicies(ctx context.Context, c client.Client) (policies []*policyv1alpha1.PropagationPolicy, err error) {
+	listError := func(what string, err error) error {
 		if apierrors.IsForbidden(err) {
 			return fmt.Errorf("nothing is made, because another policy may come first, and to know that takes the right to list %s: %w", what, err)
 		}
@@ -269,7 +278,7 @@ func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*po
 	if namespace := m.template.GetNamespace(); namespace != "" {
 		var list policyv1alpha1.PropagationPolicyList
 		if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-			return nil, untold("propagationpolicies.policy.orrery.dev in namespace "+namespace, err)
+			return nil, listError("propagationpolicies.policy.orrery.dev in namespace "+namespace, err)
 		}
 		for i := range list.Items {
 			policies = append(policies, &list.Items[i])
@@ -278,7 +287,7 @@ func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*po
 	if m.kind == "ClusterPropagationPolicy" {
 		var list policyv1alpha1.ClusterPropagationPolicyList
 		if err := c.List(ctx, &list); err != nil {
-			return nil, untold("clusterpropagationpolicies.policy.orrery.dev", err)
+			return nil, listError("clusterpropagationpolicies.policy.orrery.dev", err)
 		}
 		for i := range list.Items {
 			policies = append(policies, list.Items[i].Propagation())
@@ -287,13 +296,15 @@ func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*po
 	return policies, nil
 }
 
-// decidedBy returns the error that another policy places the template.
+// decidedBy returns the error that the policy with this kind and name, and not m.policy, places the
+// template.
 func (m *promotion) decidedBy(kind, name string) error {
 	return fmt.Errorf("%s %s selects it, too, and comes first: it decides where %s %q belongs", kind, name, m.template.GetKind(), m.template.GetName())
 }
 
-// hasPolicy reports whether the hub has the policy from an earlier run. It returns an error if
-// the hub has another policy of the same name.
+// hasPolicy reports whether the hub has a policy of the kind and name of m.policy. It also returns
+// an error if that policy selects or places other objects, so that it does not come from an earlier
+// run.
 func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) (bool, error) {
 	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
 	var has policyv1alpha1.PropagationSpec
@@ -313,14 +324,15 @@ func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) 
 	case err != nil:
 		return false, fmt.Errorf("ask the hub for %s %s: %w", kind, name.Name, err)
 	case !equality.Semantic.DeepEqual(has.ResourceSelectors, m.ours.Spec.ResourceSelectors) || !equality.Semantic.DeepDerivative(m.ours.Spec.Placement, has.Placement),
-		// it would overwrite differences
+		// The policy would overwrite differences of the object.
 		cmp.Or(has.ConflictResolution, policyv1alpha1.ConflictAbort) != policyv1alpha1.ConflictAbort:
 		return true, fmt.Errorf("the hub has another %s %s: give this one a name with --policy-name", kind, name.Name)
 	}
 	return true, nil
 }
 
-// print prints the objects that would be created, in their order.
+// print prints the objects that make would create, as YAML documents in the order of their
+// creation, for --dry-run.
 func (m *promotion) print(w io.Writer) error {
 	var all []any
 	if m.namespace != nil {
@@ -342,8 +354,10 @@ func (m *promotion) print(w io.Writer) error {
 	return nil
 }
 
-// make creates the objects that do not exist. The policy is first: without it, another policy
-// could place the template elsewhere.
+// make creates the namespace, the policy and the template on the hub, unless they exist, and prints
+// each. It sets m.there if the template exists. The policy comes before the template, because
+// another policy could otherwise place the template elsewhere. After an error the objects before it
+// exist, and the same command continues.
 func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) error {
 	template := m.template.DeepCopy()
 	objects := []client.Object{m.policy, template}
@@ -372,7 +386,9 @@ func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) err
 	return nil
 }
 
-// wait waits until the hub has adopted the object, and returns an error if it does not.
+// wait waits until the hub has adopted the object in its cluster, and prints that. It returns an
+// error if the hub or the cluster refuses, if another policy places the template, or after
+// --timeout.
 func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) error {
 	const often = 250 * time.Millisecond
 	kind, name := m.template.GetKind(), m.template.GetName()
@@ -413,7 +429,8 @@ func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) err
 	return say(p.out, "%s %s is placed in cluster %s%s\n", kind, name, m.cluster, kept)
 }
 
-// bindingOf returns the binding of a template; nil if there is none yet.
+// bindingOf requests the binding of a template; nil without an error if there is none yet. It
+// compares kind, namespace and name of the template, and not its UID.
 func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (*workv1alpha2.ResourceBinding, error) {
 	is := func(of workv1alpha2.ObjectReference) bool {
 		return of.APIVersion == template.GetAPIVersion() && of.Kind == template.GetKind() && of.Name == template.GetName()

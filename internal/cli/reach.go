@@ -37,16 +37,19 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// reaching are the flags of commands that do for the fleet what kubectl does for a cluster.
+// reaching has the flags of commands that do for objects of every cluster what kubectl does for one
+// cluster, such as get, logs and exec.
 type reaching struct {
 	streams
 
 	hub       hubFlags
-	clusters  []string // names and patterns
-	namespace string   // empty: the namespace of the context
-	all       bool     // all namespaces
+	clusters  []string // values of --cluster: names and patterns
+	namespace string   // --namespace; "": the namespace of the context
+	all       bool     // --all-namespaces
 }
 
+// add adds the flags --kubeconfig, --context, --namespace and --cluster to a command, with
+// completions. clusters is the help text of --cluster.
 func (r *reaching) add(cmd *cobra.Command, clusters string) {
 	r.hub.add(cmd)
 	cmd.Flags().StringVarP(&r.namespace, "namespace", "n", "", "where the objects are (default: the namespace of the context, or default)")
@@ -56,24 +59,27 @@ func (r *reaching) add(cmd *cobra.Command, clusters string) {
 	_ = cmd.RegisterFlagCompletionFunc("namespace", r.hub.completeNamespaces)
 }
 
+// addAll adds the flag --all-namespaces to a command.
 func (r *reaching) addAll(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "in every namespace")
 }
 
-// kube returns the streams for commands of kubectl.
+// kube returns the streams in the form that commands of the package kubectl take.
 func (s streams) kube() genericiooptions.IOStreams {
 	return genericiooptions.IOStreams{In: s.in, Out: s.out, ErrOut: s.err}
 }
 
-// hubAPI is the access to a hub with the credentials of the caller.
+// hubAPI has what a command needs for requests to the hub as the user of the kubeconfig: a
+// configuration, and the defaults of the context. hubFlags.api makes it.
 type hubAPI struct {
 	config    *rest.Config // for the root of the hub
 	path      string       // path of the kubeconfig
 	namespace string       // namespace of the context
 }
 
-// api returns the access to the hub. Requests end with ctx. Warnings are written to w, each
-// once.
+// api returns the access to the hub that the flags select, also if the context is that of the fleet
+// or of a member. It sends no request. Requests end with ctx. Each warning of the hub is written to
+// w once.
 func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	c, path, err := f.load()
 	if err != nil {
@@ -93,17 +99,20 @@ func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	return &hubAPI{config: cfg, path: path, namespace: namespace}, nil
 }
 
-// unreachedError is the error that the hub did not respond, or does not accept the credentials.
-// It names the hub and the kubeconfig, and says what to do. A command ends with this error
-// alone, and drops all its other errors.
+// unreachedError is the error that the hub did not answer, or did not accept the credentials of the
+// kubeconfig. Its text names both and says what to do. A command prints only this error, also if it
+// is joined with others.
 type unreachedError struct{ error }
 
-// Unwrap returns the cause.
+// Unwrap returns the error of the request.
 func (e unreachedError) Unwrap() error { return e.error }
 
-// telling returns a wrapper that makes requests to the hub fail with unreachedError and similar
-// errors. host is the address of the hub, path the kubeconfig that has it. A 401 of a member is
-// passed on, because it is not about this kubeconfig.
+// telling returns a wrapper for the transports of a command. It turns failures of requests to the
+// hub into errors that say what to do: unreachedError, awayError, refusedError and
+// unknownClusterError. A request that only reads is sent again while orrery server is unavailable;
+// all transports of one wrapper together wait up to serverWait. host is the address of the hub, and
+// path the kubeconfig, for messages. A 401 of a member is passed on, because it is not about this
+// kubeconfig.
 func telling(host, path string) transport.WrapperFunc {
 	var server serverOutage
 	return func(next http.RoundTripper) http.RoundTripper {
@@ -130,21 +139,25 @@ func telling(host, path string) transport.WrapperFunc {
 	}
 }
 
-// quiet stops client-go from logging to standard error, since commands print errors themselves.
+// quiet stops client-go from logging to standard error in this process, since commands print errors
+// themselves. Only the first call has an effect.
 var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
-// hubRoot returns the root of the hub for an address that may be of its fleet or of a member.
+// hubRoot returns the URL of the root of the hub, without a slash at the end. host may be the URL
+// of the hub, of its fleet or of a member through the hub.
 func hubRoot(host string) string {
 	root, _, _ := strings.Cut(host, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 	return strings.TrimSuffix(root, "/")
 }
 
+// roundTripper lets a func be an http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// until makes requests end with a context: commands of kubectl use a context that does not end.
+// until returns a wrapper for a transport that cancels its requests when ctx ends, with the cause
+// of ctx. Code of kubectl needs it, because it sends requests with a context that does not end.
 func until(ctx context.Context) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -155,7 +168,9 @@ func until(ctx context.Context) func(http.RoundTripper) http.RoundTripper {
 	}
 }
 
-// below is an API at a path of the hub, for commands of kubectl.
+// below is the API at a path of the hub: that of the hub itself, of the fleet, or of a member.
+// Commands of the package kubectl take it as a genericclioptions.RESTClientGetter. Its config may
+// be changed before the first request.
 type below struct {
 	config    *rest.Config
 	namespace string
@@ -163,14 +178,16 @@ type below struct {
 	served    discovery.CachedDiscoveryInterface
 }
 
-// below returns the API at a path of the hub. wrap are added to the transport.
+// below returns the API at a path of the hub; "": that of the hub itself. namespace is the one that
+// the user has named; "": that of the context. The functions wrap are applied to the transport. No
+// request is sent.
 func (h *hubAPI) below(path, namespace string, wrap ...transport.WrapperFunc) (*below, error) {
 	b := &below{config: rest.CopyConfig(h.config), namespace: h.namespace}
 	b.config.Host += path
 	for _, w := range wrap {
 		b.config.Wrap(w)
 	}
-	// As in kubectl: exec and attach create clients of the core group from this config.
+	// As in kubectl, whose exec and attach create clients of the core group from this config.
 	b.config.APIPath, b.config.GroupVersion, b.config.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
 	if namespace != "" {
 		b.namespace, b.named = namespace, true
@@ -183,13 +200,16 @@ func (h *hubAPI) below(path, namespace string, wrap ...transport.WrapperFunc) (*
 	return b, nil
 }
 
-// member returns the API of a cluster, through the proxy of the hub.
+// member returns the API of a cluster, through the proxy of the hub. namespace is the one that the
+// user has named; "": that of the context. Whether the cluster exists is not checked. If the
+// cluster is unreachable, requests fail at once and are not repeated.
 func (h *hubAPI) member(cluster, namespace string) (*below, error) {
 	return h.below(fleetv1alpha1.ClustersPath+"/"+url.PathEscape(cluster)+"/proxy", namespace, onceOnly)
 }
 
-// onceOnly removes Retry-After from responses about an unreachable cluster, so that the command
-// fails at once: clients retry ten times if the header is present.
+// onceOnly wraps a transport so that responses with status 503 have no header Retry-After. With the
+// header, clients of Kubernetes repeat a request up to ten times; without it the command fails at
+// once.
 func onceOnly(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
@@ -214,11 +234,11 @@ func (b *below) ToRESTMapper() (meta.RESTMapper, error) {
 // ToRawKubeConfigLoader implements genericclioptions.RESTClientGetter.
 func (b *below) ToRawKubeConfigLoader() clientcmd.ClientConfig { return loaded{b} }
 
-// loaded presents an API as a loaded kubeconfig.
+// loaded presents an API as a kubeconfig that was loaded, for commands of the package kubectl.
 type loaded struct{ *below }
 
-// RawConfig implements clientcmd.ClientConfig. It is empty: no kubeconfig has the path of the
-// API.
+// RawConfig implements clientcmd.ClientConfig. The result is empty, because no kubeconfig has the
+// API's path.
 func (loaded) RawConfig() (clientcmdapi.Config, error) { return *clientcmdapi.NewConfig(), nil }
 
 // ClientConfig implements clientcmd.ClientConfig.
@@ -230,7 +250,7 @@ func (l loaded) Namespace() (string, bool, error) { return l.namespace, l.named,
 // ConfigAccess implements clientcmd.ClientConfig.
 func (loaded) ConfigAccess() clientcmd.ConfigAccess { return clientcmd.NewDefaultPathOptions() }
 
-// checkSelector returns an error for an invalid label selector.
+// checkSelector returns a usageError for an invalid label selector. "" is valid.
 func checkSelector(selector string) error {
 	if _, err := labels.Parse(selector); err != nil {
 		return usageError{fmt.Errorf("--selector %q: %w", selector, err)}
@@ -238,10 +258,13 @@ func checkSelector(selector string) error {
 	return nil
 }
 
-// isPattern reports whether a name is a pattern.
+// isPattern reports whether a value of --cluster is a pattern for path.Match, such as eu-*, and not
+// a name.
 func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// chosen returns the clusters that the flags name; nil: all.
+// chosen returns the names of the clusters that --cluster selects, sorted and without duplicates;
+// nil without the flag, which means all. For patterns it requests the names of all clusters. A
+// pattern without a match is an error. Names that are not patterns are not checked.
 func (r *reaching) chosen(ctx context.Context, h *hubAPI) ([]string, error) {
 	var names, known []string
 	for _, asked := range r.clusters {
@@ -276,7 +299,8 @@ func (r *reaching) chosen(ctx context.Context, h *hubAPI) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// some returns the first of several names, and the number of the others.
+// some returns up to ten names for a message, and the number of the others. Without names it
+// returns "none".
 func some(names []string) string {
 	const shown = 10
 	switch {
@@ -288,8 +312,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// clusterNames returns the clusters of the fleet. For a caller that may not list them, it
-// returns the clusters in which the caller may see something.
+// clusterNames requests the sorted names of the clusters of the fleet. A caller who may not list
+// Clusters gets the names of those in which the caller may see objects, unsorted.
 func (h *hubAPI) clusterNames(ctx context.Context) ([]string, error) {
 	c, err := metadata.NewForConfig(h.config)
 	if err != nil {
@@ -314,7 +338,7 @@ func (h *hubAPI) clusterNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// fleet returns a client of the fleet API of the hub.
+// fleet returns a client of the fleet API of the hub. It sends no request.
 func (h *hubAPI) fleet() (*fleetClient, error) {
 	return newFleetClient(h.config, h.path)
 }

@@ -16,24 +16,24 @@ import (
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
 )
 
-// rebalancing is the command rebalance.
+// rebalancing has the flags of "orrery rebalance", which chooses the clusters of templates again.
 type rebalancing struct{ onTemplates }
 
-// keptRebalancer is how long a finished WorkloadRebalancer is kept, so that users can inspect
-// it.
+// keptRebalancer is how long the hub keeps a WorkloadRebalancer after it has finished, so that
+// users can inspect it: one hour.
 const keptRebalancer = time.Hour
 
 func newRebalance(s streams) *cobra.Command {
 	r := &rebalancing{onTemplates{streams: s}}
 	cmd := &cobra.Command{
 		Use:   "rebalance TYPE NAME ... | TYPE/NAME ...",
-		Short: "Have templates placed anew, as if they were placed nowhere yet",
-		Long: `Have templates placed anew, as if they were placed nowhere yet: a WorkloadRebalancer is made on the
-hub, and its result waited for. What moves stays until as much is available where it goes.`,
+		Short: "Choose the clusters of templates again, as if they were not placed yet",
+		Long: `Choose the clusters of templates again, as if they were not placed yet. The command creates a
+WorkloadRebalancer on the hub and waits for its result. Old copies keep running until the new ones are ready.`,
 		Example: `  orrery rebalance deploy/web sts/db -n shop`,
 		RunE:    func(cmd *cobra.Command, args []string) error { return asKubectl(r.run(cmd.Context(), args)) },
 	}
-	r.add(cmd, "how long to wait until all are placed anew")
+	r.add(cmd, "how long to wait until all are placed again")
 	return cmd
 }
 
@@ -55,7 +55,9 @@ func (r *rebalancing) run(ctx context.Context, args []string) error {
 	return r.result(ctx, c, o)
 }
 
-// result waits for the result, and prints it.
+// result waits until the hub has finished the WorkloadRebalancer o, and prints the result for each
+// of its objects. It stores the present state in o. It returns an error after --timeout, and if the
+// hub could not decide for an object again. The hub finishes its work in any case.
 func (r *rebalancing) result(ctx context.Context, c client.Client, o *appsv1alpha1.WorkloadRebalancer) error {
 	err := r.wait(ctx, func(ctx context.Context) (bool, error) {
 		err := c.Get(ctx, types.NamespacedName{Name: o.Name}, o)
@@ -70,25 +72,26 @@ func (r *rebalancing) result(ctx context.Context, c client.Client, o *appsv1alph
 	for _, w := range o.Status.ObservedWorkloads {
 		what := strings.ToLower(w.Workload.Kind) + "/" + w.Workload.Name
 		if w.Result == appsv1alpha1.RebalanceSuccessful {
-			err = say(r.out, "%s is placed anew\n", what)
+			err = say(r.out, "%s is placed again\n", what)
 		} else {
 			failed++
-			err = say(r.err, "error: %s is not placed anew: %s\n", what, notRebalanced(ctx, c, &w))
+			err = say(r.err, "error: %s is not placed again: %s\n", what, notRebalanced(ctx, c, &w))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d objects are not placed anew", failed, len(o.Status.ObservedWorkloads))
+		return fmt.Errorf("%d of %d objects are not placed again", failed, len(o.Status.ObservedWorkloads))
 	}
 	return nil
 }
 
-// notRebalanced returns why an object is not placed again.
+// notRebalanced returns the reason, for the user, why the hub did not choose the clusters of an
+// object again. It requests the object from the hub to see whether it exists.
 func notRebalanced(ctx context.Context, c client.Client, w *appsv1alpha1.ObservedWorkload) string {
 	if w.Reason == appsv1alpha1.RebalanceNoPolicy {
-		return "no policy places it: it is where others need it, or its policy is gone"
+		return "no policy places it: it is a dependency of other objects, or its policy is gone"
 	}
 	o := &metav1.PartialObjectMetadata{}
 	o.SetGroupVersionKind(schema.FromAPIVersionAndKind(w.Workload.APIVersion, w.Workload.Kind))

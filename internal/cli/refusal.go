@@ -23,23 +23,26 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// refusedError is a response of the hub that forbids a request. The message names the missing
-// right, its place, and the role that contains it. Every forbidden request to the hub fails with
-// refusedError, also if the client does not read the response, as in discovery.
+// refusedError is the error of a request that RBAC forbids, on the hub or in a member. Its message
+// names the missing right, where it is missing, and the role that contains it. It is an error of
+// the transport, so that clients that ignore the text of a response, as in discovery, return it,
+// too. Requests for a stream, such as exec, do not fail with it.
 type refusedError struct{ *apierrors.StatusError }
 
-// Unwrap returns the Status of the response.
+// Unwrap returns the Status of the response, with the new message.
 func (e refusedError) Unwrap() error { return e.StatusError }
 
-// unknownClusterError is the response that no cluster of a name exists for this caller.
+// unknownClusterError is the error of a request about a cluster that does not exist, or that the
+// caller may not see. Commands print its sentence in place of the hub's message.
 type unknownClusterError struct {
 	*apierrors.StatusError
 
 	name string
-	// names lists the clusters of the fleet.
+	// names requests the names of the clusters of the fleet.
 	names func(context.Context) ([]string, error)
 	// object is true if the request was for the Cluster: the error then counts as NotFound. For
 	// requests to the fleet and to a member it does not, because clients would conclude that the
@@ -47,7 +50,8 @@ type unknownClusterError struct {
 	object bool
 }
 
-// Status implements apierrors.APIStatus.
+// Status implements apierrors.APIStatus. If the request was not for the Cluster itself, the result
+// has no reason and code, so that the error does not count as NotFound.
 func (e unknownClusterError) Status() metav1.Status {
 	status := e.StatusError.Status()
 	if !e.object {
@@ -56,7 +60,8 @@ func (e unknownClusterError) Status() metav1.Status {
 	return status
 }
 
-// Unwrap returns the Status of the response if the error counts as NotFound.
+// Unwrap returns the Status of the response if the request was for the Cluster itself; otherwise
+// nil, so that the error does not count as NotFound.
 func (e unknownClusterError) Unwrap() error {
 	if e.object {
 		return e.StatusError
@@ -64,11 +69,13 @@ func (e unknownClusterError) Unwrap() error {
 	return nil
 }
 
-// namesTimeout limits the request for the names of clusters that an error shows.
+// namesTimeout limits the request for the names of all clusters that a message lists, to 10
+// seconds.
 const namesTimeout = 10 * time.Second
 
-// sentence returns the message that the cluster does not exist, with the clusters of the fleet.
-// A caller that may not list clusters does not learn whether the cluster exists.
+// sentence returns the message that the cluster does not exist, with the names of those that exist.
+// It requests them for up to namesTimeout. If the caller may not list Clusters, the message says
+// that the cluster may exist. If the cluster exists now, it is the message of the hub.
 func (e unknownClusterError) sentence(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
 	defer cancel()
@@ -82,9 +89,12 @@ func (e unknownClusterError) sentence(ctx context.Context) string {
 	return fmt.Sprintf("no cluster is named %s; the fleet has %s", e.name, some(names))
 }
 
-// answeredError returns the error for a response of the hub that forbids the request or reports
-// that the cluster does not exist. For every other response it returns nil, and the response can
-// still be read. next sends further requests with the credentials of r.
+// answeredError returns an error for a response of the hub that a command explains better than
+// client-go, and then closes the body. It is a refusedError if RBAC forbids the request r, and an
+// unknownClusterError if the cluster does not exist. For every other response it returns nil, and
+// the body can still be read. If r is for a stream, it replaces the message of a refusal in the
+// response and returns nil. A body that cannot be read is another error. next sends further
+// requests.
 func answeredError(r *http.Request, answer *http.Response, next http.RoundTripper) error {
 	member := answer.Header.Get(fleetv1alpha1.ProxiedHeader)
 	switch answer.StatusCode {
@@ -107,10 +117,11 @@ func answeredError(r *http.Request, answer *http.Response, next http.RoundTrippe
 		}
 		status.ErrStatus.Message = missing.text(member)
 		if r.Header.Get(streamProtocol) != "" {
-			// These clients read the response, and lose the types of other errors.
+			// Clients of streams read the message of the response. They would drop the type of an error of
+			// the transport.
 			return replaceStatus(answer, status)
 		}
-		_ = answer.Body.Close() // it was read
+		_ = answer.Body.Close() // the body was read
 		return refusedError{status}
 	}
 	at := status.ErrStatus.Details
@@ -124,22 +135,24 @@ func answeredError(r *http.Request, answer *http.Response, next http.RoundTrippe
 			return nil
 		}
 	}
-	_ = answer.Body.Close() // it was read
+	_ = answer.Body.Close() // the body was read
 	return unknownClusterError{StatusError: status, name: at.Name, object: !fleet, names: func(ctx context.Context) ([]string, error) {
 		return listNames(ctx, r, root+clustersPath, next)
 	}}
 }
 
 const (
+	// clustersResource is the resource of Clusters in paths and details of a Status.
 	clustersResource = "clusters"
-	// streamProtocol is the header of requests for a stream, such as exec.
+	// streamProtocol is the header that only requests for a stream have, such as those of exec.
 	streamProtocol = "X-Stream-Protocol-Version"
 )
 
-// clustersPath is the path of the Clusters below the root of the hub.
+// clustersPath is the path of the Clusters on the hub.
 var clustersPath = "/apis/" + clusterv1alpha1.GroupVersion.String() + "/" + clustersResource
 
-// listNames lists the names of the objects at a path, with the credentials of the request as.
+// listNames requests the sorted names of the objects at a path, with the host and the credentials
+// of the request as. Any status but 200 is an error.
 func listNames(ctx context.Context, as *http.Request, path string, next http.RoundTripper) ([]string, error) {
 	at := *as.URL
 	at.Path, at.RawPath, at.RawQuery = path, "", ""
@@ -170,10 +183,11 @@ func listNames(ctx context.Context, as *http.Request, path string, next http.Rou
 	return names, nil
 }
 
-// mostOfStatus is the maximum number of bytes of a response that is parsed as a Status.
+// mostOfStatus is the maximum size of a response that is parsed as a Status, 1 MiB.
 const mostOfStatus = 1 << 20
 
-// statusIn returns the Status in a response; nil if it has none. The response can still be read.
+// statusIn returns the Status in a response if it reports a failure, otherwise nil. The body can
+// still be read, unless an error is returned: then it could not be read and is closed.
 func statusIn(answer *http.Response) (*apierrors.StatusError, error) {
 	body, err := io.ReadAll(io.LimitReader(answer.Body, mostOfStatus))
 	if err != nil {
@@ -191,7 +205,7 @@ func statusIn(answer *http.Response) (*apierrors.StatusError, error) {
 	return &apierrors.StatusError{ErrStatus: *status}, nil
 }
 
-// replaceStatus replaces the body of a response by a Status.
+// replaceStatus replaces the body of a response by a Status as JSON. It closes the old body.
 func replaceStatus(answer *http.Response, status *apierrors.StatusError) error {
 	said := status.ErrStatus
 	said.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
@@ -199,7 +213,7 @@ func replaceStatus(answer *http.Response, status *apierrors.StatusError) error {
 	if err != nil {
 		return fmt.Errorf("encode the hub's answer: %w", err)
 	}
-	_ = answer.Body.Close() // it was read
+	_ = answer.Body.Close() // the body was read
 	answer.Body = io.NopCloser(bytes.NewReader(body))
 	answer.ContentLength = int64(len(body))
 	answer.Header.Set("Content-Type", "application/json")
@@ -207,7 +221,7 @@ func replaceStatus(answer *http.Response, status *apierrors.StatusError) error {
 	return nil
 }
 
-// missingRight is a right that RBAC does not give the caller.
+// missingRight is a right that a user lacks, as an API server names it in the message of a refusal.
 type missingRight struct {
 	user, verb, group, resource string // the resource with its subresource, as in pods/log
 	namespace, name             string
@@ -215,15 +229,16 @@ type missingRight struct {
 	reason                      string // from the API server; may be empty
 }
 
-// rbacRefusals are the messages of API servers if no rule allows a request. Other refusals, such
-// as those of a quota, state the reason themselves.
+// rbacResource and rbacPath match the messages of API servers when no RBAC rule allows a request to
+// a resource or to another path. Other refusals, such as those of a quota, state their reason
+// themselves.
 var (
 	rbacResource = regexp.MustCompile(`User ("(?:[^"\\]|\\.)*") cannot (\S+) resource ("(?:[^"\\]|\\.)*") in API group ("(?:[^"\\]|\\.)*") (?:at the cluster scope|in the namespace ("(?:[^"\\]|\\.)*"))(?: of the hub, whose roles say what of the fleet may be seen)?(?:: ((?s).*))?$`)
 	rbacPath     = regexp.MustCompile(`User ("(?:[^"\\]|\\.)*") cannot (\S+) path ("(?:[^"\\]|\\.)*")(?:: ((?s).*))?$`)
 )
 
-// missingRightOf returns the missing right from a response that forbids a request; false if a
-// missing right is not the reason.
+// missingRightOf returns the right that is missing, from the Status of a response that forbids a
+// request. ok is false if the message is not one of RBAC.
 func missingRightOf(status metav1.Status) (m missingRight, ok bool) {
 	unquoted := func(text string) string {
 		plain, err := strconv.Unquote(text)
@@ -246,7 +261,8 @@ func missingRightOf(status metav1.Status) (m missingRight, ok bool) {
 	return m, false
 }
 
-// text returns the message about the missing right; member is "" for a right on the hub.
+// text returns the message for the user about the missing right, on one line. member is the cluster
+// in which the right is missing; "": on the hub.
 func (m missingRight) text(member string) string {
 	what := "path " + m.path
 	if m.path == "" {
@@ -282,16 +298,15 @@ func (m missingRight) text(member string) string {
 	return neutral.Line(text)
 }
 
-// givenBy returns the ClusterRole of the hub that contains a right; "" if there is none.
+// givenBy returns the ClusterRole of the hub that contains a right on a resource of Orrery's API
+// groups, such as clusters/proxy. For other groups, and rights that no such role contains, it is
+// "".
 func givenBy(verb, group, resource string) string {
 	const view, edit = "view", "edit"
 	read := slices.Contains([]string{"get", "list", "watch"}, verb)
 	switch group {
 	case fleetv1alpha1.GroupVersion.Group:
-		return map[string]string{
-			"clusters/proxy": "orrery:proxy", "clusters/mirror": view, "consolelinks": "orrery:console", "metrics": "orrery:metrics",
-			"resources/proxy": "orrery:search", "placements": "orrery:search", "works": "orrery:search", "access": "orrery:search", "placementreviews": "orrery:search",
-		}[resource]
+		return fleetapi.RoleFor(resource)
 	case "policy.orrery.dev", "work.orrery.dev", "apps.orrery.dev", "cluster.orrery.dev", "lifecycle.orrery.dev", "config.orrery.dev":
 		switch {
 		case read:
@@ -303,7 +318,8 @@ func givenBy(verb, group, resource string) string {
 	return ""
 }
 
-// each returns the single errors of an error that may have several.
+// each returns the single errors of an error that joins several, at all levels. Every other error
+// is the only element of the result, also one that wraps a joined error.
 func each(err error) (all []error) {
 	var parts []error
 	switch several := err.(type) { //nolint:errorlint // one that is wrapped is shown with what wraps it
@@ -320,8 +336,8 @@ func each(err error) (all []error) {
 	return all
 }
 
-// explained returns the text of an error for a user, with one line for each single error and no
-// duplicates. It requests the names of the clusters if one is unknown.
+// explained returns the text of an error for a user: one line for each joined error, without
+// duplicates. For an unknown cluster it requests the names of the clusters, until ctx ends.
 func explained(ctx context.Context, err error) string {
 	var lines []string
 	for _, part := range each(err) {
@@ -336,8 +352,8 @@ func explained(ctx context.Context, err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// withoutRequests returns the text of an error without the URLs of failed requests, if the
-// response or the interruption explains the error: a URL does not help a user.
+// withoutRequests returns the text of an error. If the hub's response or an interruption explains
+// the error, it leaves out the method and URL of the request, which do not help a user.
 func withoutRequests(err error) string {
 	text := err.Error()
 	var visit func(error)
@@ -360,7 +376,8 @@ func withoutRequests(err error) string {
 	return text
 }
 
-// isAnswer reports whether an error is a response of the hub that explains the failure.
+// isAnswer reports whether err is or wraps an error that explains a response of the hub: a
+// refusedError, unknownClusterError or awayError.
 func isAnswer(err error) bool {
 	_, refused := errors.AsType[refusedError](err)
 	_, unknown := errors.AsType[unknownClusterError](err)
@@ -368,13 +385,15 @@ func isAnswer(err error) bool {
 	return refused || unknown || away
 }
 
-// leftOut are types that a command leaves out, because the caller may not list them.
+// leftOut collects the types that a command leaves out, because the caller may not list them. The
+// zero value is empty.
 type leftOut struct {
 	types []string
 	first error // the first refusal
 }
 
-// take records a type if err says that the caller may not list it. It reports whether it did.
+// take reports whether err says that the caller may not list a type, and then records that type. It
+// is false for nil and for every other error.
 func (l *leftOut) take(of schema.GroupResource, err error) bool {
 	if !apierrors.IsForbidden(err) {
 		return false
@@ -388,7 +407,8 @@ func (l *leftOut) take(of schema.GroupResource, err error) bool {
 	return true
 }
 
-// err returns one error for all types; nil if there are none.
+// err returns the error that names all recorded types, and wraps the first refusal; nil if there
+// are none.
 func (l *leftOut) err() error {
 	switch len(l.types) {
 	case 0:

@@ -18,17 +18,17 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// rerunning is the command rerun.
+// rerunning has the flags of "orrery rerun", which runs Jobs and Pods again that have ended.
 type rerunning struct{ onTemplates }
 
 func newRerun(s streams) *cobra.Command {
 	r := &rerunning{onTemplates{streams: s}}
 	cmd := &cobra.Command{
 		Use:   "rerun TYPE NAME ... | TYPE/NAME ...",
-		Short: "Have work that has ended done again",
-		Long: `Have the work of Jobs, Pods and other templates that end done again in every cluster that they are
-placed in. What has ended in a cluster is deleted there, if it is there still, and made anew; what runs
-there goes on. The template on the hub is marked with the request, and each cluster follows a request once.`,
+		Short: "Run Jobs and Pods again that have ended",
+		Long: `Run Jobs, Pods and other templates again that have ended, in every cluster in which they are placed. An
+ended copy is deleted, if it still exists, and created again; a running copy continues. The template on the
+hub is marked with the request, and each cluster follows a request once.`,
 		Example: `  orrery rerun job/migrate -n shop`,
 		RunE:    func(cmd *cobra.Command, args []string) error { return asKubectl(r.run(cmd.Context(), args)) },
 	}
@@ -49,7 +49,10 @@ func (r *rerunning) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// one requests a new run of one template, and waits until it has begun in every cluster.
+// one requests a new run of the template t, waits until the work has begun in every cluster, and
+// prints these clusters. It is an error if t is not placed or its work has never begun, and if the
+// work has not begun everywhere after --timeout. The request is an annotation of the template and
+// stays.
 func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) error {
 	what := t.String()
 	b, err := r.binding(ctx, c, t)
@@ -96,7 +99,8 @@ func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) er
 	return say(r.out, "%s runs in %s\n", what, strings.Join(begun, ", "))
 }
 
-// binding returns the binding of a template.
+// binding requests the binding of the template t from the hub. If there is none, the error is
+// NotFound.
 func (r *rerunning) binding(ctx context.Context, c client.Client, t templateName) (*workv1alpha2.ResourceBinding, error) {
 	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{
 		Namespace: t.namespace,

@@ -13,8 +13,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Names in the ConfigMap with which a server reports that its hub seems to be restored from a
-// backup, and with which a user confirms that it may continue.
+// Names in a ConfigMap of the hub. In it orrery server reports that the hub seems to be restored
+// from a backup, and "orrery server confirm-restore" confirms that the hub may continue.
 const (
 	restoreName        = "hub-restore"
 	restoreState       = "state"
@@ -24,6 +24,7 @@ const (
 	restoreConfirmedAt = "orrery.dev/restore-confirmed"
 )
 
+// newConfirmRestore returns the command "orrery server confirm-restore".
 func newConfirmRestore(s streams) *cobra.Command {
 	var (
 		f   hubFlags
@@ -31,7 +32,7 @@ func newConfirmRestore(s streams) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "confirm-restore",
-		Short: "Confirm that a hub that was restored from a backup may go on",
+		Short: "Let a hub that was restored from a backup continue",
 		Long: `Confirm that a hub that was restored from a backup may go on as the backup has it.
 
 A hub that finds copies in its members which are newer than what it knows itself deletes

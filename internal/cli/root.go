@@ -17,29 +17,33 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// Set by the linker.
+// The version of the release and its Git commit, set by the linker.
 var (
 	version = "v0.0.0"
 	commit  = "unknown"
 )
 
-// streams are the standard streams of a command.
+// streams are the standard streams of a command. Writers out and err replace control characters in
+// what is written to them; text.go says how to write bytes unchanged.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// programName is the name of the program in its messages.
+// programName is the name of the program in its messages and in the usage of its commands.
 const programName = "orrery"
 
-// Names of kubectl plugins: the program itself, and the one that provides completions for it.
+// Names under which kubectl runs the program as a plugin: pluginName for commands, completeName for
+// completions.
 const (
 	pluginName   = "kubectl-" + programName
 	completeName = "kubectl_complete-" + programName
 )
 
-// Run is Main for a program with a name. With the name of a kubectl plugin, or of the completion
-// of one, it behaves as the plugin.
+// Run runs the command line args, and returns the exit code of the process as Main does. program is
+// the name or path under which the program was started. If its base name is kubectl-orrery, texts
+// name the program "kubectl orrery". If it is kubectl_complete-orrery, Run prints the completions
+// for args. Otherwise Run is the same as Main.
 func Run(program string, args []string, in io.Reader, out, errOut io.Writer) int {
 	switch strings.TrimSuffix(filepath.Base(program), ".exe") {
 	case pluginName:
@@ -51,7 +55,8 @@ func Run(program string, args []string, in io.Reader, out, errOut io.Writer) int
 	}
 }
 
-// asPlugin makes the texts of the program name it as a plugin of kubectl.
+// asPlugin changes the texts of root and of all its commands so that they name the program "kubectl
+// orrery".
 func asPlugin(root *cobra.Command) {
 	root.Use = pluginName
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + programName}
@@ -67,22 +72,24 @@ func asPlugin(root *cobra.Command) {
 	visit(root)
 }
 
-// Main runs the command line and returns the exit code of the process: 0 for success, 1 for an
-// error, which was printed, 2 for an invalid command line, 130 if Ctrl-C ended it (128 and the
-// number of the signal), and the exit code of a command that ran in a container.
+// Main runs the command line args, without the name of the program, until it ends or SIGINT or
+// SIGTERM cancels it. It prints errors to errOut. It returns the exit code of the process: 0
+// for success, 1 for an error, 2 for an invalid command line, 128 and the number of the signal
+// after a signal (130 for Ctrl-C), and the exit code of a command that ran in a container.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	return execute(func(*cobra.Command) {}, args, in, out, errOut)
 }
 
-// execute applies change to the commands of the program, then runs a command line until it ends
-// or a signal arrives.
+// execute lets change modify the root command, runs the command line args, and returns the exit
+// code. The first SIGINT or SIGTERM ends the context of the command.
 func execute(change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
 	return executeIn(ctx, change, args, in, out, errOut)
 }
 
-// executeIn is execute with a context instead of signals.
+// executeIn does what execute does, with ctx in place of the signals. It also stops client-go from
+// logging to standard error in this process.
 func executeIn(ctx context.Context, change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
 	quiet()
 	out, errOut = neutral.NewWriter(out), neutral.NewWriter(errOut)
@@ -105,8 +112,9 @@ func executeIn(ctx context.Context, change func(root *cobra.Command), args []str
 	return code
 }
 
-// outcome returns the lines to print for the error of a command, and the exit code of the
-// process.
+// outcome returns the lines to print for the error of a command, and the exit code of the process.
+// For a nil error these are none and 0. An interruption of a command of kubectl has no lines, too,
+// but another code. For an unknown cluster it requests the names of the clusters, until ctx ends.
 func outcome(ctx context.Context, err error) (lines []string, code int) {
 	interrupted, cut := errors.AsType[interruptedError](context.Cause(ctx))
 	unreached, away := errors.AsType[unreachedError](err)
@@ -117,7 +125,7 @@ func outcome(ctx context.Context, err error) (lines []string, code int) {
 		return nil, 0
 	case away:
 		lines, code = []string{"error: " + unreached.Error()}, 1
-	case likeKubectl && cut && errors.Is(err, context.Canceled): // kubectl prints nothing for it
+	case likeKubectl && cut && errors.Is(err, context.Canceled): // kubectl prints nothing then
 		code = 1
 	case likeKubectl:
 		lines, code = kubectl.lines(ctx), kubectl.code()
@@ -132,16 +140,17 @@ func outcome(ctx context.Context, err error) (lines []string, code int) {
 	return lines, code
 }
 
-// complain prints an error. Lines after the first are indented, so that text of a member cannot
-// look like another error.
+// complain prints an error on w. It indents lines after the first, so that text of a member cannot
+// look like another error. An error of w is ignored.
 func complain(w io.Writer, text string) {
-	_ = say(w, "%s\n", neutral.Indented(text)) // there is no other stream for the error
+	_ = say(w, "%s\n", neutral.Indented(text)) // an error of the stream can be printed nowhere
 }
 
-// usageError is the error of an invalid command line.
+// usageError is the error of an invalid command line. The exit code of the process is then 2.
 type usageError struct{ error }
 
-// Command returns the tree of all commands, for documentation. The commands must not be run.
+// Command returns the root command with all subcommands, from which documentation is generated. It
+// has no streams, so it must not be run.
 func Command() *cobra.Command { return newRoot(streams{}) }
 
 func newRoot(s streams) *cobra.Command {
@@ -214,7 +223,8 @@ func newVersion(s streams) *cobra.Command {
 	return cmd
 }
 
-// noArgs refuses positional arguments with an error that names the first.
+// noArgs checks the arguments of a command that takes none: it returns a usageError that names the
+// first argument. For a command with subcommands it suggests the most similar one.
 func noArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -231,7 +241,8 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usageError{fmt.Errorf("unknown command %q%s %q", args[0], cmp.Or(meant, "; see"), cmd.CommandPath()+" --help")}
 }
 
-// oneName requires exactly one argument, the name of a cluster.
+// oneName checks the arguments of a command: it returns a usageError unless there is exactly one,
+// the name of a cluster. Whether the name is valid is not checked.
 func oneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError{fmt.Errorf("want exactly one argument, the cluster's name; see %q", cmd.CommandPath()+" --help")}
@@ -239,7 +250,8 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// atMostOneName requires at most one argument, the name of a cluster.
+// atMostOneName checks the arguments of a command: it returns a usageError if there is more than
+// one, the name of a cluster. Whether the name is valid is not checked.
 func atMostOneName(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return usageError{fmt.Errorf("want at most one argument, the cluster's name; see %q", cmd.CommandPath()+" --help")}

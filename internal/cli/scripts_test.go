@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// ownBinary returns the path of this test binary under the name by which it is orrery. A hub that
-// a test starts with it has the code under test, and nothing is built for it.
+// ownBinary returns the path of this test binary under a name that makes it run as orrery. A
+// hub that a test starts with it runs the code under test without a build.
 func ownBinary(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("orrery")
@@ -37,14 +37,14 @@ func ownBinary(t *testing.T) string {
 	return path
 }
 
-// TestScripts runs what needs no hub: the command line as a user types it, with its
-// output and its exit code.
+// TestScripts runs commands that need no hub as a user types them, and checks output and exit
+// code.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "built": built},
 		Setup: func(e *testscript.Env) error {
-			// No hub of this machine is found, nor a kubeconfig of this user.
+			// Commands find no hub of this machine, and no kubeconfig of this user.
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_DATA_HOME", e.WorkDir+"/data")
 			e.Setenv("KUBECONFIG", "")
@@ -72,8 +72,9 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// built makes the state of a cluster as if it had been built from a file, or, negated, as if that had been begun: built FILE.
-// With an age its keys were minted so long ago: built FILE 8760h.
+// built writes the state of a cluster as if it had been built from a file: built FILE. Negated,
+// it writes the state of a build that has begun. With an age, the keys were created that long
+// ago: built FILE 8760h.
 func built(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: [!] built FILE [AGE]")
@@ -93,7 +94,8 @@ func built(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		state.Applied, state.Begun = nil, spec.Hosts
 	}
-	if earlier, err := files.Load(context.Background(), state.Cluster); err != nil || earlier != nil { // of an earlier line
+	// An earlier line of the script may have written the state.
+	if earlier, err := files.Load(context.Background(), state.Cluster); err != nil || earlier != nil {
 		ts.Check(err)
 		ts.Check(files.Remove(context.Background(), earlier))
 	}

@@ -29,15 +29,17 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// usualFound is the default maximum number of objects that a search prints.
+// usualFound is the default of --limit, the maximum number of objects that a search prints: 500.
 const usualFound = 500
 
-// searchPage is the maximum number of objects of one request.
+// searchPage is the maximum number of objects that one request of a search returns, 500. A search
+// with more sends several requests.
 const searchPage = 500
 
+// asTable is the media type of an answer as a table, for the header Accept.
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-// searching are the flags of a search.
+// searching has the flags of "orrery search", and notes whether its result is complete.
 type searching struct {
 	streams
 
@@ -46,7 +48,7 @@ type searching struct {
 	group          []string
 	limit          int
 	explain        bool
-	warned         bool // the hub sent warnings: the result is incomplete
+	warned         bool // a response had warnings: the result is incomplete
 }
 
 func newSearch(s streams) *cobra.Command {
@@ -54,7 +56,7 @@ func newSearch(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "search [TERM ...]",
 		Short: "Find objects in every cluster",
-		Long:  "Find objects in every cluster. All terms must hold:\n\n" + searchTerms() + searchGrammar,
+		Long:  "Find objects in every cluster. An object must match all terms:\n\n" + searchTerms() + searchGrammar,
 		Example: `  orrery search 'kind:Pod phase:Pending cluster:eu-* age<1h image:nginx'
   orrery search kind:Deployment app=web --filter 'object.spec.replicas > 3'
   orrery search kind:Pod --group cluster,phase
@@ -66,10 +68,10 @@ func newSearch(s streams) *cobra.Command {
 	}
 	f.hub.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.filter, "filter", "", "CEL expression that must be true of each object, as in object.spec.replicas > 3")
-	flags.StringSliceVar(&f.group, "group", nil, "count by these instead: cluster, namespace, kind, phase, node, image, label:KEY")
-	flags.IntVar(&f.limit, "limit", usualFound, "how many objects are found at most; 0: all")
-	flags.BoolVar(&f.explain, "explain", false, "say what was understood, and what it costs, instead")
+	flags.StringVar(&f.filter, "filter", "", "CEL expression that must be true for each object, such as object.spec.replicas > 3")
+	flags.StringSliceVar(&f.group, "group", nil, "count the objects by these, instead of listing them: cluster, namespace, kind, phase, node, image, label:KEY")
+	flags.IntVar(&f.limit, "limit", usualFound, "maximum number of objects; 0: all")
+	flags.BoolVar(&f.explain, "explain", false, "explain the query and its cost, instead of listing objects")
 	addOutput(cmd, &f.output, outputName)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() != "" {
@@ -77,12 +79,13 @@ func newSearch(s streams) *cobra.Command {
 		}
 		return cmd.Root().FlagErrorFunc()(cmd, err)
 	})
-	// It fails if the flag does not exist or already has completions.
+	// An error means that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("group", cobra.FixedCompletions([]string{"cluster", "namespace", "kind", "phase", "node", "image", "label:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
 }
 
-// searchTerms returns the keys of terms with their meanings.
+// searchTerms returns a table of the keys that terms of a query can have, with their meanings, for
+// the help.
 func searchTerms() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
@@ -95,10 +98,10 @@ func searchTerms() string {
 	return out.String()
 }
 
+// searchGrammar is the end of the help text: how terms are combined.
 const searchGrammar = `
-A minus before a term negates it (after -- on a command line that begins with one), commas
-separate values of which one must be, * stands for anything, and quotes take everything in
-them as it is.`
+A minus before a term negates it (put -- before a query that begins with a minus). Commas separate
+alternative values, * stands for any text, and characters between quotes have no special meaning.`
 
 func (f *searching) run(ctx context.Context, text string) error {
 	if _, err := query.Parse(text); err != nil {
@@ -119,9 +122,9 @@ func (f *searching) run(ctx context.Context, text string) error {
 	}
 	switch {
 	case f.explain && f.group != nil:
-		return usageError{errors.New("--explain says what a search finds, and --group counts: want one of them")}
+		return usageError{errors.New("--explain and --group exclude each other")}
 	case f.group != nil && f.output == outputName:
-		return usageError{errors.New("--output name: counts have no names")}
+		return usageError{errors.New("--output name: counts of --group have no names")}
 	}
 	fleet, err := f.hub.fleet(ctx, f.err)
 	if err != nil {
@@ -137,7 +140,10 @@ func (f *searching) run(ctx context.Context, text string) error {
 	return f.found(ctx, c, text)
 }
 
-// ask sends a search and returns the response.
+// ask requests a search from the fleet API, and returns the body of the response. accept is the
+// media type of the response. Of each parameter the first value is sent; empty ones are left out.
+// If the response has warnings, so that the result is incomplete, ask sets f.warned. An error has
+// the message of the hub.
 func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, parameters url.Values) ([]byte, error) {
 	r := c.Get().AbsPath("search").SetHeader("Accept", accept)
 	for name := range parameters {
@@ -146,14 +152,15 @@ func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, pa
 		}
 	}
 	result := r.Do(ctx)
-	if err := result.Error(); err != nil { // it includes the message of the hub, unlike Raw
+	if err := result.Error(); err != nil { // the error of Raw lacks the message of the hub
 		return nil, fmt.Errorf("search: %w", err)
 	}
 	f.warned = f.warned || len(result.Warnings()) > 0
 	return result.Raw()
 }
 
-// found prints the objects that are found, page after page.
+// found requests the objects that match the query text, page by page up to --limit, and prints them
+// in the format of --output. It says on standard error if there are more, or none.
 func (f *searching) found(ctx context.Context, c rest.Interface, text string) error {
 	accept := "application/json"
 	if f.output == outputTable || f.output == outputWide || f.output == outputName {
@@ -177,7 +184,7 @@ func (f *searching) found(ctx context.Context, c rest.Interface, text string) er
 			Items []json.RawMessage `json:"items"`
 		}
 		if err := json.Unmarshal(body, &page); err != nil {
-			return fmt.Errorf("read what was found: %w", err)
+			return fmt.Errorf("read the search result: %w", err)
 		}
 		table.ColumnDefinitions = page.ColumnDefinitions
 		table.Rows, items = append(table.Rows, page.Rows...), append(items, page.Items...)
@@ -187,7 +194,7 @@ func (f *searching) found(ctx context.Context, c rest.Interface, text string) er
 		}
 	}
 	if more != "" {
-		if err := say(f.err, "There are more than %d: narrow the search, or set --limit (0: all).\n", f.limit); err != nil {
+		if err := say(f.err, "There are more than %d: narrow the search, or raise --limit (0: all).\n", f.limit); err != nil {
 			return err
 		}
 	}
@@ -197,13 +204,15 @@ func (f *searching) found(ctx context.Context, c rest.Interface, text string) er
 	case f.output == outputName:
 		return printFoundNames(f.streams, &table)
 	case len(table.Rows) == 0 && f.warned:
-		return say(f.err, "Nothing found in what was searched; see the warnings.\n")
+		return say(f.err, "Nothing found, but not everything could be searched: see the warnings.\n")
 	case len(table.Rows) == 0:
 		return say(f.err, "Nothing found.\n")
 	}
 	return printTable(f.out, &table, f.output)
 }
 
+// printTable prints a table of the hub, with all columns for the output wide. It replaces control
+// characters in the cells.
 func printTable(w io.Writer, table *metav1.Table, output string) error {
 	neutralTable(table)
 	out := printers.GetNewTabWriter(w)
@@ -213,16 +222,22 @@ func printTable(w io.Writer, table *metav1.Table, output string) error {
 	return out.Flush()
 }
 
-// printFoundNames prints CLUSTER KIND/NAME NAMESPACE, as arguments for kubectl --context CLUSTER
-// -n NAMESPACE.
+// printFoundNames prints a line CLUSTER KIND.GROUP/NAME NAMESPACE for each row of a search result,
+// for scripts: the parts are arguments for kubectl --context CLUSTER -n NAMESPACE. Cluster-scoped
+// objects have no NAMESPACE. Rows with a part that a script could misread are left out, and are an
+// error at the end. A row without the columns of a search ends the output with an error.
 func printFoundNames(s streams, table *metav1.Table) error {
+	const kind, cluster, namespace, name, version = 0, 1, 2, 3, 6
 	lines := scriptLines{out: s.out, err: s.err}
 	for _, row := range table.Rows {
+		if len(row.Cells) <= version {
+			return fmt.Errorf("read the search result: a row has %d columns, want %d or more: the hub has another version; use the orrery of that version, or -o json",
+				len(row.Cells), version+1)
+		}
 		cell := func(i int) string {
 			text, _ := row.Cells[i].(string)
 			return text
 		}
-		const kind, cluster, namespace, name, version = 0, 1, 2, 3, 6
 		of := strings.ToLower(cell(kind))
 		if group, _, ok := strings.Cut(cell(version), "/"); ok {
 			of += "." + group
@@ -238,7 +253,8 @@ func printFoundNames(s streams, table *metav1.Table) error {
 	return lines.problem()
 }
 
-// counted prints counts.
+// counted requests how many objects match the query text, for each combination of values of the
+// keys in --group, and prints these numbers and the total.
 func (f *searching) counted(ctx context.Context, c rest.Interface, text string) error {
 	body, err := f.ask(ctx, c, "application/json", url.Values{"q": {text}, "filter": {f.filter}, "group": {strings.Join(f.group, ",")}})
 	if err != nil {
@@ -254,7 +270,7 @@ func (f *searching) counted(ctx context.Context, c rest.Interface, text string) 
 		for _, by := range counts.By {
 			heads = append(heads, strings.ToUpper(by))
 		}
-		_ = sayRow(t, append(heads, "OBJECTS")...) // Flush reports it
+		_ = sayRow(t, append(heads, "OBJECTS")...) // Flush returns the error
 		for _, g := range counts.Groups {
 			for _, v := range g.Values {
 				_ = say(t, "%s\t", cmp.Or(v, "<none>")) // as above
@@ -269,7 +285,8 @@ func (f *searching) counted(ctx context.Context, c rest.Interface, text string) 
 	})
 }
 
-// explained prints how the hub interprets the search.
+// explained prints, for --explain, how the hub interprets the query text, and how many objects it
+// reads and finds for the first page.
 func (f *searching) explained(ctx context.Context, c rest.Interface, text string) error {
 	body, err := f.ask(ctx, c, "application/json", url.Values{"q": {text}, "filter": {f.filter}, "explain": {"true"}})
 	if err != nil {
@@ -281,7 +298,7 @@ func (f *searching) explained(ctx context.Context, c rest.Interface, text string
 	}
 	return printValue(f.out, f.output, x, func(w io.Writer) error {
 		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-		fmt.Fprint(t, "TERM\tMEANS\tBY\n") //nolint:errcheck // Flush reports it
+		fmt.Fprint(t, "TERM\tMEANS\tBY\n") //nolint:errcheck // Flush returns the error
 		for _, term := range x.Terms {
 			_ = say(t, "%s\t%s\t%s\n", term.Term, term.Means, term.How) // as above
 		}
@@ -308,8 +325,9 @@ func (f *searching) explained(ctx context.Context, c rest.Interface, text string
 	})
 }
 
-// complete completes keys, and their values: kinds, clusters and namespaces with objects that
-// the caller may see.
+// complete completes the last term of a query: its key, or its value for keys with known values. It
+// requests kinds, clusters and namespaces from the hub: those with objects that the caller may see.
+// Values that are not words are left out.
 func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	const nothing = cobra.ShellCompDirectiveNoFileComp
 	start := strings.LastIndex(typed, " ") + 1
@@ -358,9 +376,9 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	return out[:min(len(out), mostCompletions)], nothing
 }
 
-// completions returns the values of a key for which the caller may see objects. Namespaces are
-// found by their prefix if the caller may list Namespaces. Otherwise, and for other keys, the
-// values are those for which the hub counts objects.
+// completions requests the values of a key, such as cluster, for which there are objects that the
+// caller may see. They are unsorted. For the key namespace it first lists the Namespaces that begin
+// with typed; the caller may lack that right. Otherwise typed has no effect.
 func (f *searching) completions(ctx context.Context, c rest.Interface, key, typed string) (values []string, err error) {
 	if key == query.Namespace {
 		if values = f.namespaces(ctx, c, strings.ToLower(typed)); len(values) > 0 {
@@ -381,8 +399,9 @@ func (f *searching) completions(ctx context.Context, c rest.Interface, key, type
 	return values, nil
 }
 
-// namespaces returns the names with a prefix, from the Namespaces that the caller may list. It
-// reads a few pages only: many clusters may have a namespace of the same name.
+// namespaces requests the names that begin with prefix of the Namespaces in all clusters that the
+// caller may list, without duplicates. It reads at most five pages, because many clusters may have
+// a namespace of the same name. After an error it returns the names so far.
 func (f *searching) namespaces(ctx context.Context, c rest.Interface, prefix string) (names []string) {
 	const pages, page = 5, 1000
 	q := "kind:namespaces"

@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 )
 
-// TestCompletions: names of namespaces are looked for by their beginning, each once, in a bounded number of requests; who may not list them gets those of which
-// something is counted.
+// TestCompletions: namespaces are searched by prefix, each is offered once, and the number of
+// requests is bounded. A user who may not list namespaces gets those with visible objects.
 func TestCompletions(t *testing.T) {
 	const namespaces, clusters = 1000, 3
 	var asked []string
@@ -87,5 +88,18 @@ func TestCompletions(t *testing.T) {
 	}
 	if diff := cmp.Diff(counted, complete("cluster", "ns")); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestNamesOfAnotherHub: a search result with fewer columns than this version has is an error.
+func TestNamesOfAnotherHub(t *testing.T) {
+	var out strings.Builder
+	table := &metav1.Table{Rows: []metav1.TableRow{
+		{Cells: []any{"Pod", "oak", "shop", "web", "1d", "Running", "v1"}},
+		{Cells: []any{"Pod", "oak", "shop", "db", "1d", "Running"}},
+	}}
+	err := printFoundNames(streams{out: &out, err: &out}, table)
+	if err == nil || !strings.Contains(err.Error(), "a row has 6 columns, want 7 or more") || out.String() != "oak pod/web shop\n" {
+		t.Errorf("printed %q, %v", out.String(), err)
 	}
 }

@@ -15,7 +15,9 @@ import (
 	"orrery.dev/orrery/internal/server"
 )
 
-// newLog returns a logger in the format text or json.
+// newLog returns the logger of a server, which writes to s.err in the format text or json; other
+// formats are a usageError. A higher verbosity logs more. From then on client-go and the standard
+// library of this process log to it, too.
 func newLog(s streams, format string, verbosity int) (logr.Logger, error) {
 	level := slog.Level(-verbosity)
 	var h slog.Handler

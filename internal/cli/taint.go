@@ -19,10 +19,12 @@ import (
 	"orrery.dev/orrery/internal/hub"
 )
 
-// cordoned is the taint of a cluster that gets no new objects.
+// cordoned is the taint of a cluster that "orrery cordon" sets, so that the cluster gets no new
+// objects.
 var cordoned = corev1.Taint{Key: clusterv1alpha1.TaintUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
-// tainting are the flags of commands that change taints of clusters.
+// tainting has the flags of "orrery taint", "cordon" and "uncordon", and the change of taints that
+// the command makes.
 type tainting struct {
 	streams
 
@@ -30,9 +32,9 @@ type tainting struct {
 	selector, dryRun string
 	all, overwrite   bool
 	set              []corev1.Taint
-	removed          []corev1.Taint // without an effect: all with the key
+	removed          []corev1.Taint // with Effect "": all taints with the key
 	already, did     string         // messages for a cluster without and with a change
-	mayLack          bool           // taints to remove may be absent
+	mayLack          bool           // a taint to remove may be absent
 }
 
 func (t *tainting) add(cmd *cobra.Command) {
@@ -41,7 +43,7 @@ func (t *tainting) add(cmd *cobra.Command) {
 	flags.StringVarP(&t.selector, "selector", "l", "", "the clusters with these labels, instead of names")
 	flags.BoolVar(&t.all, "all", false, "all clusters, instead of names")
 	flags.StringVar(&t.dryRun, "dry-run", "none", "none; client: only say what would be done; server: have the hub check it, too")
-	// It fails if the flag does not exist or already has completions.
+	// An error means that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -49,7 +51,7 @@ func newCordon(s streams) *cobra.Command {
 	t := &tainting{streams: s, set: []corev1.Taint{cordoned}, already: "already cordoned", did: "cordoned"}
 	cmd := &cobra.Command{
 		Use:   "cordon CLUSTER ...",
-		Short: "Have clusters get nothing new",
+		Short: "Cordon clusters: they get no new objects",
 		Long: `Have clusters get nothing new: they get the taint ` + cordoned.ToString() + `.
 What is placed there stays and is kept up to date. Policies that tolerate the taint still place.`,
 		Example:           `  orrery cordon oak`,
@@ -64,7 +66,7 @@ func newUncordon(s streams) *cobra.Command {
 	t := &tainting{streams: s, removed: []corev1.Taint{cordoned}, mayLack: true, already: "already uncordoned", did: "uncordoned"}
 	cmd := &cobra.Command{
 		Use:               "uncordon CLUSTER ...",
-		Short:             "Have clusters that were cordoned get new objects again",
+		Short:             "Uncordon clusters: they get new objects again",
 		Long:              "Take the taint " + cordoned.ToString() + " from clusters.",
 		Example:           `  orrery uncordon oak`,
 		ValidArgsFunction: t.hub.completeMoreClusters,
@@ -78,7 +80,7 @@ func newTaint(s streams) *cobra.Command {
 	t := &tainting{streams: s, did: "tainted", already: "unchanged"}
 	cmd := &cobra.Command{
 		Use:   "taint cluster NAME ... KEY[=VALUE]:EFFECT ... KEY[:EFFECT]- ...",
-		Short: "Set and take away taints of clusters",
+		Short: "Add and remove taints of clusters",
 		Long: `Set taints of clusters, and take away those that end with a minus: KEY- of every effect. Taints
 keep objects out whose policy does not tolerate them, as those of nodes keep pods out.
 
@@ -106,7 +108,8 @@ does: what is placed already is not evicted. PreferNoSchedule is kept, and of no
 	return cmd
 }
 
-// parse parses the arguments of taint and returns the names of clusters.
+// parse parses the arguments of "orrery taint": the type cluster, names of clusters, and taints. It
+// returns the names, which may be none, and sets t.set and t.removed. Every error is a usageError.
 func (t *tainting) parse(args []string) (names []string, err error) {
 	if len(args) == 0 || !slices.Contains([]string{"cluster", "clusters", "clusters." + clusterv1alpha1.GroupVersion.Group}, args[0]) {
 		return nil, usageError{errors.New(`want the type cluster first, as in "taint cluster oak key=value:NoSchedule"`)}
@@ -143,7 +146,9 @@ func (t *tainting) parse(args []string) (names []string, err error) {
 	return names, nil
 }
 
-// parseTaint parses KEY[=VALUE]:EFFECT, or KEY[:EFFECT]- for a taint to remove.
+// parseTaint parses KEY[=VALUE]:EFFECT. A text KEY[:EFFECT]- names a taint to remove; without
+// EFFECT the taint's Effect is "". It returns an error if the key, the value or the effect is
+// invalid.
 func parseTaint(text string) (taint corev1.Taint, remove bool, err error) {
 	rest, remove := strings.CutSuffix(text, "-")
 	rest, effect, hasEffect := strings.Cut(rest, ":")
@@ -166,7 +171,10 @@ func parseTaint(text string) (taint corev1.Taint, remove bool, err error) {
 	return taint, remove, nil
 }
 
-// change returns the changed taints. Taints that are equal already are kept.
+// change returns a copy of taints in which those of t.removed are removed and those of t.set are
+// set. changed reports whether the copy differs. It is an error to set another value of an existing
+// taint without --overwrite, and to remove an absent one unless t.mayLack. now is the time of new
+// taints with the effect NoExecute.
 func (t *tainting) change(taints []corev1.Taint, now metav1.Time) (out []corev1.Taint, changed bool, err error) {
 	out = slices.Clone(taints)
 	for _, gone := range t.removed {
@@ -256,7 +264,9 @@ func (t *tainting) run(cmd *cobra.Command, names []string) error {
 	return errors.Join(failed...)
 }
 
-// taint changes the taints of one cluster.
+// taint changes the taints of one Cluster on the hub, and reports whether a change was necessary.
+// With --dry-run=client it changes nothing; with --dry-run=server the hub only checks the change.
+// If another client changes the Cluster meanwhile, it tries again a few times.
 func (t *tainting) taint(ctx context.Context, c client.Client, name string) (changed bool, err error) {
 	try := func() error {
 		var cluster clusterv1alpha1.Cluster
@@ -276,7 +286,8 @@ func (t *tainting) taint(ctx context.Context, c client.Client, name string) (cha
 		}
 		return c.Patch(ctx, &cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
 	}
-	// it returns nil if the context ends
+	// RetryOnConflict returns nil after an error of the context, so the function stores its error in
+	// err.
 	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		err = try()
 		return err

@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/hub"
 )
 
-// onTemplates are the flags of commands that request an action on templates from the hub, and
-// wait for the result.
+// onTemplates has the flags of rebalance and rerun: commands that request an action on templates
+// from the hub, and wait for the result.
 type onTemplates struct {
 	streams
 
@@ -26,14 +26,13 @@ type onTemplates struct {
 	timeout   time.Duration
 }
 
-// templateName identifies a template on the hub.
+// templateName identifies a template on the hub by kind, namespace and name.
 type templateName struct {
 	kind            schema.GroupVersionKind
 	namespace, name string
 }
 
-// String returns the arguments that name the template in a command: TYPE.GROUP/NAME -n
-// NAMESPACE.
+// String returns the arguments by which a command names the template: TYPE.GROUP/NAME -n NAMESPACE.
 func (t templateName) String() string {
 	text := strings.ToLower(schema.GroupKind{Group: t.kind.Group, Kind: t.kind.Kind}.String()) + "/" + t.name
 	if t.namespace != "" {
@@ -47,11 +46,13 @@ func (o *onTemplates) add(cmd *cobra.Command, timeout string) {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "where the objects are (default: the namespace of the context, or default)")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, timeout)
-	// It fails if the flag does not exist or already has completions.
+	// An error means that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", o.hub.completeNamespaces)
 }
 
-// reach returns the templates that arguments name, and a client of the hub.
+// reach returns the templates that the arguments name, and a client of the hub. It requests the
+// types of the hub, and does not check whether the templates exist. Arguments without names are a
+// usageError.
 func (o *onTemplates) reach(ctx context.Context, args []string) (named []templateName, c client.Client, err error) {
 	asked, err := parseNamed(args)
 	if err != nil {
@@ -92,7 +93,9 @@ func (o *onTemplates) reach(ctx context.Context, args []string) (named []templat
 	return named, c, nil
 }
 
-// wait waits until done returns true. After the timeout it returns the error of late.
+// wait calls done at once and then four times a second, until done returns true or an error; that
+// error is returned. After --timeout wait returns the error of late. If ctx ends first, it returns
+// the cause of ctx.
 func (o *onTemplates) wait(ctx context.Context, done func(context.Context) (bool, error), late func() error) error {
 	const often = 250 * time.Millisecond
 	err := wait.PollUntilContextTimeout(ctx, often, o.timeout, true, done)

@@ -17,12 +17,13 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// The streams of a command neutralize text. Text from members, objects, hosts and errors passes
-// through say, which neutralizes it, and output of other libraries passes through the
-// neutral.Writer of the stream. Only raw and exact return streams without this.
+// The streams of a command replace control characters, so that text of a member or host cannot
+// control the terminal or imitate a line. Such text is printed with say, which makes each argument
+// one line. Output of other libraries passes through the neutral.Writer of the stream. Only raw and
+// exact return streams without that.
 
-// raw returns a stream without its neutral.Writer, for the output of a program in a container,
-// for logs, and for the control characters of this program itself.
+// raw returns the stream below w if w is a neutral.Writer, otherwise w. It writes bytes unchanged:
+// output of a program in a container, logs, and control characters of this program itself.
 func raw(w io.Writer) io.Writer {
 	if n, ok := w.(*neutral.Writer); ok {
 		return n.Unwrap()
@@ -30,8 +31,9 @@ func raw(w io.Writer) io.Writer {
 	return w
 }
 
-// exact returns a stream for text that programs read, such as YAML. It passes on every byte,
-// unless the stream is a terminal, where a person reads the text.
+// exact returns a stream for text that programs read, such as YAML. If w goes to a terminal, where
+// a person reads, it is w itself, which replaces control characters. Otherwise it writes every byte
+// unchanged.
 func exact(w io.Writer) io.Writer {
 	to := raw(w)
 	if f, ok := to.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -40,10 +42,12 @@ func exact(w io.Writer) io.Writer {
 	return to
 }
 
-// asJSON returns a stream for JSON. It escapes every character that is not neutral.
+// asJSON returns a stream for JSON that escapes control and invisible characters, also on a
+// terminal. Each write must end at the end of a character.
 func asJSON(w io.Writer) io.Writer { return neutral.NewJSONWriter(raw(w)) }
 
-// sayRow prints one row of a table; cells are foreign text.
+// sayRow prints one row of a table: the cells, separated by tabs, and a line break. Control
+// characters in cells are replaced.
 func sayRow(w io.Writer, cells ...string) error {
 	args := make([]any, len(cells))
 	for i, cell := range cells {
@@ -52,7 +56,8 @@ func sayRow(w io.Writer, cells ...string) error {
 	return say(w, strings.TrimSuffix(strings.Repeat("%s\t", len(cells)), "\t")+"\n", args...)
 }
 
-// neutralLines returns texts as lines, each on its own.
+// neutralLines returns texts as lines, joined by line breaks. Control characters, also line breaks,
+// are replaced in each text.
 func neutralLines(texts []string) neutral.Trusted {
 	lines := make([]string, len(texts))
 	for i, text := range texts {
@@ -61,20 +66,23 @@ func neutralLines(texts []string) neutral.Trusted {
 	return neutral.Trusted(strings.Join(lines, "\n"))
 }
 
-// laidOut returns text that kubectl has formatted in lines and columns. It changes lines that
-// look like the heading of a cluster.
+// laidOut returns the output of kubectl describe for printing: line breaks and tabs stay, other
+// control characters are replaced. It inserts a space before lines that look like the heading "==>
+// cluster NAME <==" of the command itself.
 func laidOut(text string) neutral.Trusted {
 	return neutral.Trusted(strings.TrimPrefix(strings.ReplaceAll("\n"+neutral.Text(text), "\n==> ", "\n ==> "), "\n"))
 }
 
-// cell returns a text as a cell of a table.
+// cell returns a text as a cell of a table: one line without control characters, cut to
+// longestCell.
 func cell(text string) string { return neutral.Line(neutral.Cut(text, longestCell)) }
 
-// longestCell is the maximum size of a cell of a table, in bytes: all other rows are padded to
-// its width.
+// longestCell is the maximum size of a cell of a table, 4 KiB. One longer cell would make all rows
+// long, because they are padded to the width of the column.
 const longestCell = 4 << 10
 
-// neutralTable neutralizes the heads and the cells of a table.
+// neutralTable replaces control characters in the headings and cells of a table, in place. Of a
+// cell with several lines it keeps the first and "...", as kubectl does.
 func neutralTable(table *metav1.Table) {
 	for i := range table.ColumnDefinitions {
 		table.ColumnDefinitions[i].Name = cell(table.ColumnDefinitions[i].Name)
@@ -84,8 +92,8 @@ func neutralTable(table *metav1.Table) {
 	}
 }
 
-// neutralCells neutralizes the cells of a row. Of several lines only the first is shown, as in
-// kubectl.
+// neutralCells replaces control characters in the cells of a row, in place. Of a string with
+// several lines it keeps the first and "...", as kubectl does.
 func neutralCells(cells []any) {
 	for i, value := range cells {
 		if text, ok := value.(string); ok {
@@ -98,8 +106,9 @@ func neutralCells(cells []any) {
 	}
 }
 
-// neutralValue neutralizes all strings in a JSON value. It changes the maps and lists in the
-// value.
+// neutralValue replaces control characters in all strings and map keys of a JSON value. Strings
+// become one line of at most longestCell bytes. Maps and lists are changed in place; a string is
+// returned. If two keys of a map become equal, one value is lost.
 func neutralValue(value any) any {
 	switch value := value.(type) {
 	case string:
@@ -120,9 +129,10 @@ func neutralValue(value any) any {
 	return value
 }
 
-// neutralAnswers neutralizes the JSON in responses, for commands that take only names of objects
-// from it: kubectl prints some of these names. An object whose name is changed by this is not
-// found.
+// neutralAnswers wraps a transport so that all strings in JSON responses are without control
+// characters, because kubectl prints names from responses. It is for commands that use only names:
+// an object whose name changes by this is not found. It reads each JSON response as a whole.
+// Watches and other media types pass unchanged.
 func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
@@ -153,17 +163,21 @@ func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// scriptLines prints lines for scripts. A line whose parts are not words would be ambiguous: it
-// is left out, and problem returns an error.
+// scriptLines prints lines that scripts read. A line is ambiguous if a part of it is not a word by
+// neutral.IsWord, for example if a name has a space. Such a line is left out and printed as an
+// error on err; problem returns an error for all of them. It is not safe for concurrent use.
 type scriptLines struct {
 	out, err io.Writer
 	left     int
 }
 
-// mostLeftOut is the maximum number of omitted lines that are printed as errors.
+// mostLeftOut is the maximum number of omitted lines that are printed as errors, 20. The others are
+// only counted.
 const mostLeftOut = 20
 
-// add prints a line, or an error if it is left out. All parts must be words.
+// add prints a line if all parts of it are words. Otherwise it leaves the line out, as allows
+// describes, and returns nil. The error is that of the output. After the last line the caller calls
+// problem.
 func (l *scriptLines) add(line string, parts ...string) error {
 	if l.allows(line, parts...) {
 		return say(l.out, "%s\n", line)
@@ -171,15 +185,15 @@ func (l *scriptLines) add(line string, parts ...string) error {
 	return nil
 }
 
-// allows reports whether all parts of a line are words. Otherwise it prints that the line is
-// left out.
+// allows reports whether all parts of a line are words. If not, it counts the line as left out and
+// prints that to l.err, at most mostLeftOut times. It does not print the line to l.out.
 func (l *scriptLines) allows(line string, parts ...string) bool {
 	for _, part := range parts {
 		if neutral.IsWord(part) {
 			continue
 		}
 		if l.left++; l.left <= mostLeftOut {
-			// there is no other stream for the error
+			// an error of the stream can be printed nowhere
 			_ = say(l.err, "error: %s is left out: a script could read the name as something else\n", strconv.QuoteToASCII(neutral.Cut(line, 256)))
 		}
 		return false
@@ -187,7 +201,7 @@ func (l *scriptLines) allows(line string, parts ...string) bool {
 	return true
 }
 
-// problem returns an error if lines were left out.
+// problem returns an error with the number of lines that were left out; nil if there were none.
 func (l *scriptLines) problem() error {
 	if l.left == 0 {
 		return nil

@@ -22,7 +22,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// measuring are the flags of top.
+// measuring has the flags of "orrery top pods" and "orrery top nodes".
 type measuring struct {
 	reaching
 
@@ -33,7 +33,7 @@ type measuring struct {
 func newTop(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show what pods and nodes of every cluster use",
+		Short: "Show the resource usage of pods and nodes in every cluster",
 		Long: `Show what the metrics servers of the clusters say now that pods and nodes use. Clusters that do
 not answer, or have no metrics server, are left out, which a warning says.`,
 		Args: noArgs,
@@ -44,12 +44,12 @@ not answer, or have no metrics server, are left out, which a warning says.`,
 }
 
 func (m *measuring) addTo(cmd *cobra.Command) {
-	m.add(cmd, "only in this cluster, or in those whose names match a pattern; may be given more than once (default: all)")
+	m.add(cmd, "only in this cluster, or in clusters whose names match a pattern; can be repeated (default: all)")
 	flags := cmd.Flags()
-	flags.StringVarP(&m.selector, "selector", "l", "", "only what has these labels, as in app=web,tier!=db")
+	flags.StringVarP(&m.selector, "selector", "l", "", "only objects with these labels, such as app=web,tier!=db")
 	flags.BoolVar(&m.noHeaders, "no-headers", false, "print the table without its first line")
 	flags.StringVar(&m.sort, "sort-by", "", "cpu or memory: the largest first (default: by cluster and name)")
-	// It fails if the flag does not exist or already has completions.
+	// An error means that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions([]string{"cpu", "memory"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if m.sort != "" && m.sort != "cpu" && m.sort != "memory" {
@@ -64,7 +64,7 @@ func newTopPods(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pods [NAME]",
 		Aliases: []string{"pod", "po"},
-		Short:   "Show what pods use",
+		Short:   "Show the resource usage of pods",
 		Example: `  orrery top pods -A --sort-by memory
   orrery top pods -n shop -l app=web --containers -C oak`,
 		Args: m.atMostOne("pod"),
@@ -87,7 +87,7 @@ func newTopNodes(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "nodes [NAME]",
 		Aliases: []string{"node", "no"},
-		Short:   "Show what nodes use",
+		Short:   "Show the resource usage of nodes",
 		Example: `  orrery top nodes --sort-by cpu
   orrery top nodes -C 'eu-*' --show-capacity`,
 		Args: m.atMostOne("node"),
@@ -101,7 +101,8 @@ func newTopNodes(s streams) *cobra.Command {
 	return cmd
 }
 
-// atMostOne requires at most one name, and none together with a selector.
+// atMostOne returns a check of a command's arguments: a usageError for more than one name, and for
+// a name together with --selector. what is the noun for the error, pod or node.
 func (m *measuring) atMostOne(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -114,7 +115,9 @@ func (m *measuring) atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// measured is the usage of a pod, a container or a node.
+// measured is the usage of CPU and memory by a pod, a container or a node. It is decoded from a
+// PodMetrics or NodeMetrics, and printed as a row. container is "" except in the row of a single
+// container.
 type measured struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -127,9 +130,13 @@ type measured struct {
 	container string
 }
 
+// cluster returns the name of the cluster.
 func (m *measured) cluster() string { return m.Annotations[fleetv1alpha1.ClusterAnnotation] }
 
-// ask requests the metrics of a type, in no order.
+// ask requests from the fleet the usage of pods or nodes, as kind says, in the clusters of
+// --cluster. The result is in no order. args has the name of one object or nothing: a name without
+// metrics is a NotFound error; without a name the result may be empty. If no cluster has a metrics
+// server, the error says so.
 func (m *measuring) ask(ctx context.Context, h *hubAPI, kind, namespace string, args []string) ([]measured, error) {
 	fleet, err := h.fleet()
 	if err != nil {
@@ -155,7 +162,9 @@ func (m *measuring) ask(ctx context.Context, h *hubAPI, kind, namespace string, 
 	return list.Items, err
 }
 
-// get reads a path of the fleet.
+// get requests the JSON at a path of the fleet, and decodes it into a pointer. Of each parameter
+// the first value is sent; empty ones are left out. If the hub refuses the request, the error has
+// the hub's message.
 func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Values, into any) error {
 	request := c.client.Get().AbsPath(path...).SetHeader("Accept", "application/json")
 	for name := range parameters {
@@ -164,7 +173,7 @@ func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Val
 		}
 	}
 	result := request.Do(ctx)
-	if err := result.Error(); err != nil { // it includes the message of the hub, unlike Raw
+	if err := result.Error(); err != nil { // the error of Raw lacks the message of the hub
 		return err
 	}
 	body, err := result.Raw()
@@ -177,7 +186,8 @@ func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Val
 	return nil
 }
 
-// order sorts by usage, or by cluster and name.
+// order sorts rows in place: by usage, the largest first, if --sort-by is set, and then by cluster,
+// namespace, name and container.
 func (m *measuring) order(all []measured) {
 	slices.SortFunc(all, func(a, b measured) int {
 		used := 0
@@ -218,7 +228,7 @@ func (m *measuring) pods(ctx context.Context, args []string) error {
 	return m.printPods(m.out, h, rows)
 }
 
-// addUp adds usage to a sum.
+// addUp adds the quantities of more to those of sum, in place. sum must not be nil.
 func addUp(sum, more corev1.ResourceList) {
 	for name, quantity := range more {
 		total := sum[name]
@@ -227,6 +237,7 @@ func addUp(sum, more corev1.ResourceList) {
 	}
 }
 
+// printPods prints a table of the usage of pods or, with --containers, of containers.
 func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
 	if len(rows) == 0 {
 		if m.all {
@@ -244,7 +255,7 @@ func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
 		if m.containers {
 			cells = append(cells, container)
 		}
-		_ = sayRow(t, append(cells, cpu, memory)...) // Flush reports it
+		_ = sayRow(t, append(cells, cpu, memory)...) // Flush returns the error
 	}
 	if !m.noHeaders {
 		name := "NAME"
@@ -266,10 +277,13 @@ func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
 	return t.Flush()
 }
 
+// cores returns a quantity of CPU in thousandths of a core, such as 250m. mebibytes returns a
+// quantity of memory in MiB, rounded down, such as 64Mi.
 func cores(q *resource.Quantity) string     { return fmt.Sprintf("%dm", q.MilliValue()) }
 func mebibytes(q *resource.Quantity) string { return fmt.Sprintf("%dMi", q.Value()>>20) } //nolint:mnd // bytes of one
 
-// part returns the used part in percent.
+// part returns how much of a quantity is used, in whole percent, rounded down, such as 12%. If of
+// is zero, it returns "<unknown>".
 func part(used, of *resource.Quantity) string {
 	if of.IsZero() {
 		return "<unknown>"
@@ -296,19 +310,21 @@ func (m *measuring) nodes(ctx context.Context, args []string) error {
 	}
 	t := tabwriter.NewWriter(m.out, 0, 8, 3, ' ', 0)
 	if !m.noHeaders {
-		fmt.Fprintln(t, "CLUSTER\tNAME\tCPU(cores)\tCPU(%)\tMEMORY(bytes)\tMEMORY(%)") //nolint:errcheck // Flush reports it
+		fmt.Fprintln(t, "CLUSTER\tNAME\tCPU(cores)\tCPU(%)\tMEMORY(bytes)\tMEMORY(%)") //nolint:errcheck // Flush returns the error
 	}
 	for i := range rows {
 		r := &rows[i]
 		size := sizes[r.cluster()+"/"+r.Name]
-		// As above.
+		// Flush returns the error.
 		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
 			cores(r.Usage.Cpu()), part(r.Usage.Cpu(), size.Cpu()), mebibytes(r.Usage.Memory()), part(r.Usage.Memory(), size.Memory()))
 	}
 	return t.Flush()
 }
 
-// sizes returns the resources of the nodes, by CLUSTER/NAME.
+// sizes requests the size of the nodes from the mirror: their allocatable resources or, with
+// --show-capacity, their capacity. The keys of the result are CLUSTER/NAME. names has the name of
+// one node; empty: all nodes.
 func (m *measuring) sizes(ctx context.Context, h *hubAPI, names []string) (map[string]corev1.ResourceList, error) {
 	fleet, err := h.fleet()
 	if err != nil {

@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// serverWait limits how long a command waits, with all its requests, for orrery server
-	// behind the hub's API server. The API server of a busy machine declares orrery server
-	// unavailable for a few seconds after one slow probe.
+	// serverWait limits how long all requests of a command together wait for orrery server, 15
+	// seconds. The hub's API server forwards requests for the fleet to it. On a busy machine the API
+	// server declares orrery server unavailable for a few seconds after one slow probe.
 	serverWait = 15 * time.Second
-	// serverInterval is the time between two requests during that wait.
+	// serverInterval is the time between two attempts of a request while orrery server is unavailable:
+	// half a second.
 	serverInterval = 500 * time.Millisecond
-	// mostOfReason limits the reason that an error quotes, in bytes.
+	// mostOfReason limits the text of the API server that an error quotes, to 512 bytes.
 	mostOfReason = 512
 )
 
-// serverOutage is the period in which all requests of one command wait for orrery server. It is
-// safe for concurrent use.
+// serverOutage limits how long the requests of one command wait while orrery server is unavailable.
+// The zero value is ready for use. It is safe for concurrent use.
 type serverOutage struct {
 	mu  sync.Mutex
-	end time.Time // zero while the server answers
+	end time.Time // of the wait; zero while orrery server answers
 }
 
-// over reports whether the wait is over. The wait begins with the first request that is not
-// forwarded.
+// over reports whether the wait of serverWait is over. The first call after orrery server last
+// answered begins the wait.
 func (o *serverOutage) over() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -42,16 +43,17 @@ func (o *serverOutage) over() bool {
 	return time.Now().After(o.end)
 }
 
-// answered ends the outage.
+// answered records that orrery server has answered. The next call of over begins a new wait.
 func (o *serverOutage) answered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.end = time.Time{}
 }
 
-// reached sends a request. If the hub's API server cannot forward it to orrery server, a request
-// that only reads is sent again until the wait is over. The error names the server and what to
-// do; the response of the API server has neither.
+// reached sends the request r and returns the response. If the hub's API server cannot forward r to
+// orrery server, a GET or HEAD is sent again until the wait is over. After that, and at once for
+// other methods, the error is an unreachedError that says what to do. If the context of r ends
+// first, the error is its cause. host and path are the address and the kubeconfig, for the message.
 func (o *serverOutage) reached(r *http.Request, next http.RoundTripper, host, path string) (*http.Response, error) {
 	for {
 		answer, err := next.RoundTrip(r)
@@ -76,14 +78,15 @@ func (o *serverOutage) reached(r *http.Request, next http.RoundTripper, host, pa
 	}
 }
 
-// forServer reports whether the hub's API server forwards a request to orrery server.
+// forServer reports whether the hub's API server forwards the request to orrery server, which
+// serves the fleet API.
 func forServer(r *http.Request) bool {
 	return strings.Contains(r.URL.Path, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 }
 
-// notForwarded reports whether a response is from the API server itself, although it should have
-// forwarded the request. Responses of orrery server and of members are objects; those of the API
-// server are text.
+// notForwarded reports whether the API server itself answered a request that it should have
+// forwarded to orrery server. It compares status and headers and does not read the body: such an
+// answer is plain text, while orrery server and members answer with objects.
 func notForwarded(answer *http.Response) bool {
 	return answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get(fleetv1alpha1.ProxiedHeader) == "" &&
 		strings.HasPrefix(answer.Header.Get("Content-Type"), "text/plain")

@@ -61,8 +61,8 @@ func TestServerUnavailable(t *testing.T) {
 	}
 }
 
-// TestRequestsWaitTogether: a command of several requests waits once for a server that does not
-// come back, and anew after the server has answered.
+// TestRequestsWaitTogether: a command with several requests waits only once for a server that
+// does not come back. After the server has answered, it waits again.
 func TestRequestsWaitTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := true

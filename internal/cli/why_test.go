@@ -23,11 +23,11 @@ func TestWhy(t *testing.T) {
 			{Name: "oak", Placed: true, Replicas: new(int32(3)), Result: &fleetv1alpha1.PlacementResult{Reason: "Rejected", Message: "no\x1b[2J", Current: true}},
 		},
 		Waits: []fleetv1alpha1.PlacementWait{{For: fleetv1alpha1.WaitApply, Message: "no", Clusters: []string{"oak"}}},
-		Lost:  []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "its priority, 0, is lower"}},
+		Lost:  []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "overruled by PropagationPolicy shop/web (its priority 5 is higher than 0)"}},
 	}
 	unclaimed := &fleetv1alpha1.PlacementExplanation{
-		Of: fleetv1alpha1.ExplainedObject{Kind: "Namespace", Name: "shop"}, State: fleetv1alpha1.PlacementUnclaimed, Message: "no policy claims it", Current: true,
-		Near: []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "resourceSelectors[0].name: it selects store"}},
+		Of: fleetv1alpha1.ExplainedObject{Kind: "Namespace", Name: "shop"}, State: fleetv1alpha1.PlacementUnclaimed, Message: "no policy places it", Current: true,
+		Near: []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "resourceSelectors[0].name: matches only \"store\""}},
 	}
 	for name, c := range map[string]struct {
 		explanation *fleetv1alpha1.PlacementExplanation
@@ -35,24 +35,24 @@ func TestWhy(t *testing.T) {
 		want        string
 	}{
 		"Placed": {placed, false, `Deployment shop/web: it is placed in 1 cluster by PropagationPolicy shop/web.
-So decided 2m ago; it is about the object and the policy as they are now.
+Decided 2m ago, for the current object and policy.
 
 CLUSTER   PLACED   REPLICAS   WHY
 ash       no       -          taint a=b:NoSchedule is not tolerated; it does not answer
 oak       yes      3          no�[2J
-1 more that the policy does not mean; see them with -o wide.
-2 more that you may not see.
+Clusters that the policy does not select: 1 (-o wide lists them).
+Clusters that you may not see: 2.
 
 Waits for
   Apply in oak: no
 
-Lost
-  ClusterPropagationPolicy all: its priority, 0, is lower
+Overruled
+  ClusterPropagationPolicy all: overruled by PropagationPolicy shop/web (its priority 5 is higher than 0)
 `},
-		"Unclaimed": {unclaimed, false, `Namespace shop: no policy claims it.
+		"Unclaimed": {unclaimed, false, `Namespace shop: no policy places it.
 
-Policies that nearly select it
-  ClusterPropagationPolicy all: resourceSelectors[0].name: it selects store
+Near misses
+  ClusterPropagationPolicy all: resourceSelectors[0].name: matches only "store"
 `},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,8 @@ import (
 	"orrery.dev/orrery/internal/slots"
 )
 
-// Paths on the public listener.
+// Paths on the listener at which browsers reach the hub. Below Path is the page, and below apiPath
+// the console's API for sessions, live windows and requests to the hub.
 const (
 	Path        = "/console/"
 	apiPath     = Path + "api/"
@@ -35,31 +36,35 @@ const (
 	hubPath     = apiPath + "hub"
 )
 
-// Options of the console.
+// Options configure a Console. Hub and HubID are required.
 type Options struct {
 	// Hub configures clients of the hub, as an administrator who may impersonate users.
 	Hub *rest.Config
 	// URL is the URL of the public listener, https://HOST; "" if it is unknown.
 	URL string
-	// Files of the page; nil: the files embedded in this build.
+	// Files are the built files of the page; nil: the files embedded in this program.
 	Files fs.FS
-	// Live serves the WebSocket of live windows. Its requests have the session's user, as the hub
-	// sees the user now. They are canceled when the session ends; the cause says why.
+	// Live serves the WebSocket by which the page gets the changes of the rows that it shows; nil:
+	// there is none. The context of its requests has the session's user, as the hub last reported the
+	// user. It is canceled when the session ends, with the reason as the cause.
 	Live http.Handler
-	// Authorize returns nil if the user of the context may perform the action on the hub, else an
-	// error for the user.
+	// Authorize returns nil if the user in ctx may perform the action on the hub, else an error for
+	// the user, Forbidden if RBAC refuses. If Authorize is nil, the rights to open requests are not
+	// checked again.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
-	// SessionsFile stores the sessions of links for the next process of the same hub; "": they are
-	// not stored.
+	// SessionsFile is the path of the file that stores the sessions opened with links, for the next
+	// process of this hub. "": they are not stored.
 	SessionsFile string
-	// HubID identifies the hub that authenticated the users.
+	// HubID identifies this hub. Sessions that another hub stored are not restored.
 	HubID string
-	// Version of the hub.
+	// Version is the version of the hub, which the page shows.
 	Version string
 	Log     logr.Logger
 }
 
-// Console serves all requests below Path.
+// Console is the http.Handler of the console. It serves the page in the browser, and an API by
+// which the page sends requests to the hub as the user of a session. It may be used concurrently.
+// Its sessions end when Run returns.
 type Console struct {
 	options  Options
 	origin   string
@@ -69,17 +74,19 @@ type Console struct {
 	links    *vault[link]
 	sessions *vault[*Session]
 	keeping  sync.Mutex   // guards SessionsFile
-	tokens   *slots.Rates // bounds exchanges of tokens, which the hub must review
+	tokens   *slots.Rates // limits exchanges of tokens, which the hub must review
 	log      logr.Logger
 
 	ctx  context.Context //nolint:containedctx // sessions end with it
 	stop context.CancelCauseFunc
 
-	// Constants that tests replace.
+	// Constants of this package that tests replace by other values.
 	lifetime, linkLifetime, reviewInterval, rightsInterval, bodyTime, writeTime time.Duration
 }
 
-// New returns a console with the sessions stored in Options.SessionsFile.
+// New returns a Console, with the sessions that an earlier process stored in Options.SessionsFile.
+// If that file cannot be read or is invalid, no session is restored, and the log has the error. An
+// error means that the configuration of the hub or the files of the page are invalid.
 func New(o Options) (*Console, error) {
 	client, err := kubernetes.NewForConfig(o.Hub)
 	if err != nil {
@@ -114,20 +121,22 @@ func New(o Options) (*Console, error) {
 	return c, nil
 }
 
-// Run ends every session when ctx ends. It returns nil.
+// Run waits until ctx ends, then ends every session and returns nil. Options.SessionsFile keeps the
+// sessions that were opened with links.
 func (c *Console) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.stop(errStopped)
 	return nil
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler for all paths below Path. Those below apiPath are the console's
+// API. All other paths are files of the page, which need no session.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.URL.EscapedPath(), apiPath) {
-		// The page is public. A client that reads too slowly loses it.
+		// The page is public, so a client that reads too slowly loses the answer.
 		deadline := http.NewResponseController(w)
-		_ = deadline.SetWriteDeadline(time.Now().Add(c.writeTime)) // every connection of the listener can
-		c.files.serve(w, r, func() []byte { return c.told(r) })
+		_ = deadline.SetWriteDeadline(time.Now().Add(c.writeTime)) // every connection supports it
+		c.files.serve(w, r, func() []byte { return c.sessionJSON(r) })
 		_ = deadline.SetWriteDeadline(time.Time{})
 		return
 	}
@@ -135,7 +144,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer.Func(c.api).ServeHTTP(w, r)
 }
 
-// inert sets headers that make a browser treat an answer as data only: it may come from a member.
+// inert sets headers of an answer so that a browser treats it as data: it runs no script of it, and
+// other origins cannot use it. Answers may contain data of members, which are not trusted. The
+// headers also forbid caching.
 func inert(h http.Header) {
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -145,6 +156,8 @@ func inert(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
+// api serves a request below apiPath. If it returns an error, it has written nothing, and the
+// caller answers with the error.
 func (c *Console) api(w http.ResponseWriter, r *http.Request) error {
 	if err := c.ours(r); err != nil {
 		return err
@@ -170,7 +183,9 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// serveLive forwards a request for live windows to Options.Live, until the session ends.
+// serveLive forwards a request of a session to Options.Live, until the session ends. Without
+// Options.Live the error is NotFound. If the session has too many open requests, it is
+// TooManyRequests.
 func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) error {
 	if c.options.Live == nil {
 		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
@@ -189,7 +204,8 @@ func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) 
 	return nil
 }
 
-// liveUser is the session's user, as the hub sees the user now.
+// liveUser is the user.Info of a session. Each call returns the user as the hub last reported the
+// user, so that a long request sees a change of groups.
 type liveUser struct{ *Session }
 
 func (u liveUser) GetName() string               { return u.User().GetName() }

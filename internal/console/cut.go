@@ -9,31 +9,37 @@ import (
 	"time"
 )
 
-// writeTime is how long a browser may take to read a part of an answer.
+// writeTime is how long a browser may take to receive one write of an answer: one minute. A slower
+// browser loses the answer.
 const writeTime = time.Minute
 
-// cutWriter is an answer that ends with a context, even if the client does not read. A client that
-// reads too slowly loses the answer.
+// cutWriter is a ResponseWriter whose answer ends when the context over ends, even if the client
+// does not read. Each write must also succeed within patience, or the client loses the answer. If
+// patience is 0, writes have no deadline, and only a hijacked connection ends with the context.
+// code is the status that was written; 0: none yet. The handler must call done at its end.
 type cutWriter struct {
 	http.ResponseWriter
 
 	over     context.Context //nolint:containedctx // it ends what is written, and not who writes
-	patience time.Duration   // for each write; 0: unlimited
-	grace    time.Duration   // after the end, for hijacked connections
+	patience time.Duration   // for each write; 0: no deadline
+	grace    time.Duration   // from the end of the context until a hijacked connection is closed
 	code     int
 
 	mu      sync.Mutex
-	ended   bool // no more writes
-	bounded bool // writes have a deadline
+	ended   bool // done was called, or the context has ended: deadlines stay as they are
+	bounded bool // a deadline for writes was set
 	stop    func() bool
 }
 
-// deadline sets the deadline of writes. Every connection of the listener supports one.
+// deadline sets the deadline for writes to the connection. Every connection of the hub's listener
+// supports that, so the error is ignored.
 func (c *cutWriter) deadline(at time.Time) {
 	_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(at)
 }
 
-// done removes the deadline from the connection, which may serve other answers.
+// done must be called when the handler has finished. It removes the deadline from the connection,
+// which may serve other requests. If the context has ended the answer, the deadline stays, so that
+// a rest of the answer is not sent.
 func (c *cutWriter) done() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +52,7 @@ func (c *cutWriter) done() {
 	c.ended = true
 }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. It records the first status in c.code.
 func (c *cutWriter) WriteHeader(code int) {
 	if c.code == 0 {
 		c.code = code
@@ -69,7 +75,8 @@ func (c *cutWriter) FlushError() error { return http.NewResponseController(c.Res
 // Unwrap supports http.ResponseController.
 func (c *cutWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// bound sets the deadline of a write. The end of the context shortens the deadline.
+// bound sets the deadline for one write to patience from now, and ensures that the end of the
+// context moves the deadline to that moment. If patience is 0, it does nothing.
 func (c *cutWriter) bound() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +98,8 @@ func (c *cutWriter) bound() {
 	})
 }
 
-// Hijack implements http.Hijacker. The connection is closed after the end of the context, too.
+// Hijack implements http.Hijacker. When the context ends, the connection stays open for grace, so
+// that the handler can send why, and is then closed.
 func (c *cutWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(c.ResponseWriter).Hijack()
 	if err != nil {
@@ -102,20 +110,21 @@ func (c *cutWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &cutConn{conn, stop}, buffered, nil
 }
 
-// cutConn is a hijacked connection.
+// cutConn is the connection that cutWriter.Hijack returns.
 type cutConn struct {
 	net.Conn
 
 	stop func() bool
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. The end of the context has then no effect any more.
 func (c *cutConn) Close() error {
 	c.stop()
 	return c.Conn.Close()
 }
 
-// CloseWrite closes one direction if the connection supports that, else the connection.
+// CloseWrite ends the data that this side sends, if the connection supports that. Otherwise it
+// closes the connection.
 func (c *cutConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

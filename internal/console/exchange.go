@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/slots"
 )
 
-// Bounds of links and exchanges.
+// Limits on links, and on exchanges: requests that exchange a link or a token for a session.
 const (
 	linkLifetime    = 30 * time.Second
 	mostLinks       = 10_000
@@ -29,21 +29,24 @@ const (
 	reviewTime      = 10 * time.Second
 )
 
-// How often tokens are tried, which the hub must review. Attempts with links are not limited: they
-// cost one lookup, and links cannot be guessed.
+// How many tokens may be tried, from all addresses and from one. The hub must review each token.
+// Attempts with links are not limited: they cost one lookup, and links cannot be guessed.
 var (
 	tokensOfAll     = slots.Rate{PerSecond: 20, Burst: 40}
 	tokensOfAddress = slots.Rate{PerSecond: 10, Burst: 20}
 )
 
-// link allows a user to open one session.
+// link is a right to open one session as the user who, until it expires. The vault links stores it
+// by the digest of the secret in its URL.
 type link struct {
 	who     *user.DefaultInfo
 	expires time.Time
 }
 
-// Link creates a link that opens the console as the user, once. The error says why there is no
-// console.
+// Link creates a link that opens the console as the user who: once, and within linkLifetime. The
+// fleet API calls it for "orrery console". A user has at most mostLinksOfOne links, and all users
+// together mostLinks: a further link invalidates the oldest. The error says why this hub has no
+// console: the page was not built, or the URL of the hub is unknown.
 func (c *Console) Link(who user.Info) (fleetv1alpha1.ConsoleLinkStatus, error) {
 	var none fleetv1alpha1.ConsoleLinkStatus
 	switch {
@@ -58,18 +61,23 @@ func (c *Console) Link(who user.Info) (fleetv1alpha1.ConsoleLinkStatus, error) {
 	return fleetv1alpha1.ConsoleLinkStatus{URL: c.options.URL + Path + "#link=" + secret, Expires: metav1.NewTime(expires)}, nil
 }
 
+// unavailable returns the error that this hub has no console, and why: an API status 501 with the
+// reason NoConsole.
 func unavailable(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotImplemented, Reason: fleetv1alpha1.ReasonNoConsole, Message: message,
 	}}
 }
 
+// copyOf returns the user as a DefaultInfo. The slices and maps of groups and extras are not
+// copied.
 func copyOf(who user.Info) *user.DefaultInfo {
 	return &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
 }
 
-// exchange opens a session for a link or a token. The session is always new, so that nobody is led
-// into a session whose secret somebody else has.
+// exchange serves the POST that opens a session. It checks the link or token in the body, and sets
+// the cookie of a new session. It ends the session that the request's cookie belongs to. It never
+// continues that session, because an attacker could have placed a cookie of his own in the browser.
 func (c *Console) exchange(w http.ResponseWriter, r *http.Request) error {
 	who, token, err := c.exchanged(w, r)
 	if err != nil {
@@ -90,7 +98,8 @@ func (c *Console) exchange(w http.ResponseWriter, r *http.Request) error {
 	return answer.JSON(w, http.StatusCreated, c.describe(s))
 }
 
-// resultOf returns the metric label of a failed exchange.
+// resultOf returns the label "result" of the metric for an exchange that failed with err: Refused,
+// Invalid, Busy or Failed.
 func resultOf(err error) string {
 	switch {
 	case apierrors.IsUnauthorized(err):
@@ -104,8 +113,10 @@ func resultOf(err error) string {
 	}
 }
 
-// exchanged returns the user of the link or token in a request. token is "" for a link. The error
-// for an invalid link does not say why it is invalid.
+// exchanged returns the user to whom the link or the token in the body of a request belongs. token
+// is "" for a link. A link cannot be used again after that. An invalid link or token is
+// Unauthorized, an invalid body BadRequest. Attempts with tokens beyond the limits are
+// TooManyRequests. If the hub cannot review the token, the error is ServiceUnavailable.
 func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.DefaultInfo, token string, err error) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		return nil, "", apierrors.NewBadRequest("want application/json: {\"link\": …} or {\"token\": …}")
@@ -139,8 +150,9 @@ func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.D
 	return who, asked.Token, nil
 }
 
-// whoHas returns the user of a token by a TokenReview. Only an Unauthorized error means that the
-// token is invalid.
+// whoHas returns the user of a bearer token, by a TokenReview on the hub that takes at most
+// reviewTime. Unauthorized means that the hub does not accept the token. If the hub does not
+// answer, the error is ServiceUnavailable, and nothing is known of the token.
 func (c *Console) whoHas(ctx context.Context, token string) (*user.DefaultInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTime)
 	defer cancel()

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -102,8 +103,8 @@ func TestLinksThatOpenNothing(t *testing.T) {
 	}
 }
 
-// TestFixation: nobody is led into a session whose secret somebody else knows, or logged in by a
-// page of another origin.
+// TestFixation: an attacker cannot give a user a session whose secret the attacker knows. A
+// page of another origin cannot log a user in.
 func TestFixation(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	attacker := s.login(&user.DefaultInfo{Name: "mallory"})
@@ -240,25 +241,38 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestSessionsAreBounded: sessions are limited in all and for each user; the oldest one ends.
+// TestSessionsAreBounded: sessions are limited in all and for each user. The oldest one ends, with
+// the limit as its cause. A user at the own limit ends no session of others.
 func TestSessionsAreBounded(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
-	first := s.login(alice)
-	other := s.login(&user.DefaultInfo{Name: "bob"})
-	for range mostSessionsOfOne - 1 {
+	bob := s.login(&user.DefaultInfo{Name: "bob"})
+	other, _ := s.sessions.get(digestOf(bob.cookie()))
+	first, _ := s.open(alice, "")
+	second, _ := s.open(alice, "")
+	ended := func(s *Session, want error) {
+		t.Helper()
+		if got := context.Cause(s.Context()); !errors.Is(got, want) {
+			t.Errorf("a session ended with %v, want %v", got, want)
+		}
+	}
+	for range mostSessionsOfOne - 2 {
 		s.open(alice, "")
 	}
-	first.want(http.StatusOK, http.MethodGet, sessionPath, "")
-	s.open(alice, "")
-	first.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
-	other.want(http.StatusOK, http.MethodGet, sessionPath, "")
+	ended(first, nil)
 	s.sessions.mu.Lock()
-	s.sessions.most = mostSessionsOfOne + 2
+	s.sessions.most = mostSessionsOfOne + 1
 	s.sessions.mu.Unlock()
+	s.open(alice, "")
+	ended(first, errTooManySessions)
+	ended(second, nil)
+	ended(other, nil)
+	bob.want(http.StatusOK, http.MethodGet, sessionPath, "")
 	s.open(&user.DefaultInfo{Name: "carol"}, "")
-	other.want(http.StatusOK, http.MethodGet, sessionPath, "")
+	ended(other, errConsoleFull)
+	bob.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
+	ended(second, nil)
 	s.open(&user.DefaultInfo{Name: "dave"}, "")
-	other.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
+	ended(second, errConsoleFull)
 }
 
 // TestSecretsAreKept: no link, token or cookie is in logs, metrics or answers.

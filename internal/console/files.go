@@ -18,39 +18,45 @@ import (
 	"time"
 )
 
-// Names in the build.
+// Names in the built page: its HTML, and the directory of its other files.
 const (
 	index  = "index.html"
-	assets = "assets/" // these names contain a digest of the content
+	assets = "assets/" // the names of these files contain a digest of the content
 )
 
-// Placeholders in the index: for the nonce of the answer, and for the description of the session.
+// Placeholders in index.html, which each answer replaces: by a nonce for the
+// Content-Security-Policy, and by the description of the session as JSON.
 const (
 	noncePlaceholder   = "__CSP_NONCE__"
 	sessionPlaceholder = "__SESSION__"
 )
 
-// notBuilt is the message if the build has no page.
+// notBuilt is the message of a program that was built without the page.
 const notBuilt = "this build of orrery has no console: it was built without Node. Build it with Node and \"make build\", or use a release"
 
-// encodings of stored files, the preferred one first.
+// encodings are the compressions in which the build stores files, with the suffixes of their names,
+// the preferred one first.
 var encodings = []struct{ name, suffix string }{{"br", ".br"}, {"gzip", ".gz"}}
 
-// file is a file of the page.
+// file is one file of the page, with its media type and its compressed forms.
 type file struct {
 	media string
-	as    map[string]variant // by encoding; "" is the plain file
+	as    map[string]variant // by encoding; "": not compressed
 }
 
+// variant is the path of one form of a file, and its ETag.
 type variant struct{ path, tag string }
 
-// files serves the files of the page.
+// files serves the files of the page. newFiles finds all of them. index is the content of
+// index.html; nil if the program was built without the page.
 type files struct {
 	content fs.FS
 	byPath  map[string]*file
 	index   []byte
 }
 
+// newFiles reads all files of content once, and computes their ETags. Hidden files are left out.
+// NAME.br or NAME.gz is the compressed form of the file NAME, if that exists.
 func newFiles(content fs.FS) (*files, error) {
 	f := &files{content: content, byPath: map[string]*file{}}
 	tags := map[string]string{}
@@ -90,11 +96,15 @@ func newFiles(content fs.FS) (*files, error) {
 	return f, nil
 }
 
+// built reports whether the program was built with the page.
 func (f *files) built() bool { return f.index != nil }
 
-// serve answers a request. told returns the session as JSON for the page; empty: no session. It is
-// called for the index only.
-func (f *files) serve(w http.ResponseWriter, r *http.Request, told func() []byte) {
+// serve answers a request for a path of the console that is not its API. A file of the page gets
+// its content. Other paths are screens of the page and get index.html. Two sorts get 404: paths in
+// assets, and paths with an extension unless the client accepts HTML. Other methods than GET and
+// HEAD get 405; if the page was not built, the status is 501. session is called only for
+// index.html. It returns the session as JSON, or nothing without a session.
+func (f *files) serve(w http.ResponseWriter, r *http.Request, session func() []byte) {
 	h := w.Header()
 	inert(h)
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -114,11 +124,12 @@ func (f *files) serve(w http.ResponseWriter, r *http.Request, told func() []byte
 	case strings.HasPrefix(name, assets), path.Ext(name) != "" && name != index && !strings.Contains(r.Header.Get("Accept"), "text/html"):
 		http.Error(w, fmt.Sprintf("the console has no file %.200q", name), http.StatusNotFound)
 	default: // a path within the page, in which names may have dots
-		f.serveIndex(w, r, told())
+		f.serveIndex(w, r, session())
 	}
 }
 
-// serveFile sends a file in the best encoding that the client accepts.
+// serveFile sends the file one in the first of the encodings that is stored and that the client
+// accepts. Browsers may cache files in assets for a year. They must check all others by their ETag.
 func (f *files) serveFile(w http.ResponseWriter, r *http.Request, name string, one *file) {
 	h := w.Header()
 	form := one.as[""]
@@ -134,7 +145,7 @@ func (f *files) serveFile(w http.ResponseWriter, r *http.Request, name string, o
 		http.Error(w, "the console's file cannot be read", http.StatusInternalServerError)
 		return
 	}
-	defer func() { _ = content.Close() }() // it was read
+	defer func() { _ = content.Close() }() // the file was read
 	seeker, ok := content.(io.ReadSeeker)
 	if !ok {
 		http.Error(w, "the console's file cannot be read", http.StatusInternalServerError)
@@ -154,7 +165,8 @@ func (f *files) serveFile(w http.ResponseWriter, r *http.Request, name string, o
 	http.ServeContent(w, r, "", time.Time{}, seeker)
 }
 
-// takes reports whether the client accepts an encoding.
+// takes reports whether the header Accept-Encoding of a request names an encoding with a weight
+// above 0. The name * does not count.
 func takes(r *http.Request, encoding string) bool {
 	for part := range strings.SplitSeq(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
 		name, q, _ := strings.Cut(part, ";")
@@ -168,29 +180,31 @@ func takes(r *http.Request, encoding string) bool {
 	return false
 }
 
-// serveIndex sends the page. The editor and the terminal insert style elements. These need the
-// nonce of the answer, so that no other code can insert styles. A page with a session must not be
-// cached: the next user of the browser may be another one.
-func (f *files) serveIndex(w http.ResponseWriter, r *http.Request, told []byte) {
+// serveIndex sends index.html with a new nonce and the session, which is JSON or empty. Only style
+// elements with that nonce are applied: the page's editor and terminal insert some. A page with a
+// session must not be cached, because another user may use the browser next.
+func (f *files) serveIndex(w http.ResponseWriter, r *http.Request, session []byte) {
 	nonce := rand.Text()
 	h := w.Header()
 	policy := maps.Clone(pagePolicy)
 	policy["style-src"] += " 'nonce-" + nonce + "'"
 	h.Set("Content-Security-Policy", written(policy))
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	if len(told) == 0 {
+	if len(session) == 0 {
 		h.Set("Cache-Control", "no-cache")
 	}
-	content := strings.NewReplacer(noncePlaceholder, nonce, sessionPlaceholder, html.EscapeString(string(told))).Replace(string(f.index))
+	content := strings.NewReplacer(noncePlaceholder, nonce, sessionPlaceholder, html.EscapeString(string(session))).Replace(string(f.index))
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(content))
 }
 
-// pagePolicy is the Content-Security-Policy of the page: nothing from other origins.
+// pagePolicy has the directives of the page's Content-Security-Policy: the page loads nothing from
+// other origins, and cannot be in a frame.
 var pagePolicy = map[string]string{
 	"default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "connect-src": "'self'", "img-src": "'self' data:", "font-src": "'self'",
 	"worker-src": "'self'", "manifest-src": "'self'", "frame-ancestors": "'none'", "base-uri": "'none'", "form-action": "'none'",
 }
 
+// written returns a Content-Security-Policy as the value of the header, with its directives sorted.
 func written(policy map[string]string) string {
 	var out strings.Builder
 	for i, directive := range slices.Sorted(maps.Keys(policy)) {

@@ -132,15 +132,15 @@ func TestWithoutPage(t *testing.T) {
 	}
 }
 
-// TestPageTellsSession: the page contains the session of its browser, as GET of the session returns
+// TestPageHasSession: the page contains the session of its browser, as GET of the session returns
 // it, and is not cached. Requests from other origins get no session.
-func TestPageTellsSession(t *testing.T) {
+func TestPageHasSession(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	b := s.login(&user.DefaultInfo{Name: `a"><script>`, Groups: []string{"<g>"}})
-	told := regexp.MustCompile(`name="session" content="([^"]*)"`)
+	content := regexp.MustCompile(`name="session" content="([^"]*)"`)
 	page := func(b *browser, headers ...string) (string, *http.Response) {
 		response, text := b.do(http.MethodGet, Path+"table", "", headers...)
-		found := told.FindStringSubmatch(text)
+		found := content.FindStringSubmatch(text)
 		if found == nil || strings.Contains(text, sessionPlaceholder) {
 			t.Fatalf("%s\n%s", response.Status, text)
 		}
@@ -149,7 +149,7 @@ func TestPageTellsSession(t *testing.T) {
 	navigation := []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Dest", "document"}
 	got, response := page(b, navigation...)
 	if want := strings.TrimSpace(b.want(http.StatusOK, http.MethodGet, sessionPath, "")); got != want || !strings.Contains(got, "a") {
-		t.Errorf("told %s, want %s", got, want)
+		t.Errorf("session %s, want %s", got, want)
 	}
 	if response.Header.Get("Cache-Control") != "no-store" {
 		t.Error(response.Header)
@@ -159,14 +159,14 @@ func TestPageTellsSession(t *testing.T) {
 		"InAFrame":        {"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "iframe"},
 	} {
 		if got, _ := page(b, headers...); got != "" {
-			t.Errorf("%s: told %s", name, got)
+			t.Errorf("%s: session %s", name, got)
 		}
 	}
 	if got, _ := page(s.browser(), navigation...); got != "" {
-		t.Errorf("somebody without a session is told %s", got)
+		t.Errorf("a browser without a session gets %s", got)
 	}
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	if got, _ := page(b, navigation...); got != "" {
-		t.Errorf("after it ended, told %s", got)
+		t.Errorf("after the session ended, the page has %s", got)
 	}
 }

@@ -23,12 +23,14 @@ import (
 	"orrery.dev/orrery/internal/proxy"
 )
 
-// longestBody is the maximum size of a request body; the hub accepts 3 MB for an object.
+// longestBody is the maximum size of a request to the hub, 8 MiB. The hub itself accepts 3 MB for
+// an object.
 const longestBody = 8 << 20
 
-// passedOn are the request headers that the hub gets, passedBack the answer headers that the
-// browser gets. All others are dropped. They could change the identity of the user, or be more than
-// data: a cookie, a redirect, access for other origins.
+// passedOn are the headers of the browser's request that are sent to the hub. passedBack are the
+// headers of the hub's answer that are sent to the browser. All others are dropped. They could
+// change the identity of the user, or affect more than the answer, as cookies, redirects and access
+// for other origins do.
 var (
 	passedOn = []string{
 		"Accept", "Accept-Encoding", "Accept-Language", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Match",
@@ -41,21 +43,21 @@ var (
 	}
 )
 
-// tokenProtocol is the prefix of a subprotocol that carries a bearer token for API servers.
-const tokenProtocol = "base64url.bearer.authorization.k8s.io." //nolint:gosec // it is a name
-
 var (
 	errRedirect    = errors.New("the answer is a redirect, which is not followed")
 	errCredentials = errors.New("the credentials of the hub itself are not accepted there: its log, or the conditions of the Cluster, say why")
 )
 
-// passage sends requests to the hub's API server.
+// passage has the transports for requests to the hub's API server, with the credentials of the hub
+// itself.
 type passage struct {
 	base *url.URL
 	// requests may share HTTP/2 connections. Upgrades need one HTTP/1.1 connection each.
 	requests, upgrades http.RoundTripper
 }
 
+// newPassage returns the passage for a configuration with the right to impersonate users. An error
+// means that the configuration is invalid.
 func newPassage(hub *rest.Config) (*passage, error) {
 	config := rest.CopyConfig(hub)
 	config.DisableCompression = true // content passes unchanged
@@ -75,8 +77,10 @@ func newPassage(hub *rest.Config) (*passage, error) {
 	return p, nil
 }
 
-// serveHub forwards a request to a path of the hub's API server, as the user of a session. The path
-// is escaped. The end of the session ends the request, streams included.
+// serveHub forwards a request to the hub's API server, as the user of the session s. path is the
+// escaped path there and begins with a slash. The request, also a stream, is canceled when the
+// session ends or the user loses the right to it. Before it forwards anything, serveHub returns an
+// error that the caller must answer. It answers all later failures itself.
 func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, path string) error {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
@@ -108,7 +112,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	cut := &cutWriter{ResponseWriter: w, over: ctx, patience: c.writeTime}
 	defer func() {
 		cut.done()
-		// Canceled requests count, too.
+		// The metric also counts canceled requests.
 		requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc()
 	}()
 	r = r.WithContext(ctx)
@@ -125,11 +129,11 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 			pr.SetURL(c.passage.base)
 			keep(pr.Out.Header, passedOn)
 			if upgrade != "" {
-				// API servers require an Origin for WebSockets, any value.
+				// API servers require the header Origin for WebSockets, with any value.
 				pr.Out.Header["Origin"] = pr.In.Header["Origin"]
 			}
 			pr.Out.Trailer = nil
-			withoutTokens(pr.Out.Header)
+			proxy.DropTokens(pr.Out.Header) // only the session determines the user
 			pr.Out.Header.Set(fleetv1alpha1.ConsoleHeader, "true")
 			pr.SetXForwarded()
 		},
@@ -156,14 +160,16 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	return nil
 }
 
-// failed converts an error of the proxy to an answer for the browser.
+// failed returns the answer to the browser for an error of the proxy to the hub. ctx is the context
+// of the request. If its cause is the end of the session, the answer is Unauthorized, and if it is
+// the loss of a right, Forbidden. No other answer is 401, because the page then shows the login.
 func (c *Console) failed(ctx context.Context, err error) error {
 	var large *http.MaxBytesError
 	cause := context.Cause(ctx)
 	switch {
 	case errors.As(err, &large):
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the console takes at most %d bytes", large.Limit))
-	// 401 would mean that the session is over.
+	// 401 would tell the page that its session is over.
 	case errors.Is(err, errRedirect), errors.Is(err, errCredentials):
 		return apierrors.NewGenericServerResponse(http.StatusBadGateway, "", schema.GroupResource{}, "", err.Error(), 0, true)
 	case errors.Is(cause, errRights):
@@ -175,7 +181,7 @@ func (c *Console) failed(ctx context.Context, err error) error {
 	return apierrors.NewServiceUnavailable("the hub's API server does not answer now: try again in a moment")
 }
 
-// keep deletes all headers except the named ones.
+// keep deletes all headers of h except names, which are in canonical form.
 func keep(h http.Header, names []string) {
 	for name := range h {
 		if !slices.Contains(names, name) {
@@ -184,37 +190,24 @@ func keep(h http.Header, names []string) {
 	}
 }
 
-// withoutTokens removes bearer tokens from the subprotocols of a WebSocket.
-func withoutTokens(h http.Header) {
-	var kept []string
-	for _, values := range h["Sec-Websocket-Protocol"] {
-		for protocol := range strings.SplitSeq(values, ",") {
-			if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.HasPrefix(strings.ToLower(protocol), tokenProtocol) {
-				kept = append(kept, protocol)
-			}
-		}
-	}
-	delete(h, "Sec-Websocket-Protocol")
-	if len(kept) > 0 {
-		h.Set("Sec-WebSocket-Protocol", strings.Join(kept, ", "))
-	}
-}
-
-// boundedBody limits the size of a request body and the time to read it.
+// boundedBody is the body of a request with a maximum size and a deadline for reading it.
 type boundedBody struct {
 	io.ReadCloser
 
 	deadline *http.ResponseController
 }
 
+// newBoundedBody returns body limited to most bytes: reading more gives an *http.MaxBytesError. It
+// also sets the read deadline of the connection to within from now. The end of the body removes
+// that deadline.
 func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, most int64, within time.Duration) io.ReadCloser {
 	b := &boundedBody{http.MaxBytesReader(w, body, most), http.NewResponseController(w)}
-	// Every connection of the listener supports one.
+	// Every connection of the hub's listener supports a deadline.
 	_ = b.deadline.SetReadDeadline(time.Now().Add(within))
 	return b
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. At the end of the body it removes the read deadline of the connection.
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {

@@ -68,7 +68,7 @@ func (r *recorded) answering(f http.HandlerFunc) {
 	r.answer = f
 }
 
-// TestSmuggledHeaders: a session is its user to the hub, with any headers.
+// TestSmuggledHeaders: the hub sees a session as its user, for any request headers.
 func TestSmuggledHeaders(t *testing.T) {
 	hub := record(t)
 	s := newSite(t, hub.config, nil)
@@ -119,7 +119,7 @@ func TestPaths(t *testing.T) {
 	s := newSite(t, hub.config, nil)
 	b := s.login(alice)
 	host := strings.TrimPrefix(s.url, "https://")
-	for target, want := range map[string]string{ // "": nothing
+	for target, want := range map[string]string{ // "": refused
 		hubPath + "/api/v1/pods?limit=1&a=%2F;x":          "/behind/a/path/api/v1/pods?limit=1&a=%2F;x",
 		hubPath + "/api/v1/namespaces/a%2Fb":              "/behind/a/path/api/v1/namespaces/a%2Fb",
 		hubPath + "/api/v1/pods/a%20b%3Fc%23d":            "/behind/a/path/api/v1/pods/a%20b%3Fc%23d",
@@ -274,7 +274,7 @@ func TestAnswersAreData(t *testing.T) {
 	if b.cookie() == "mine" {
 		t.Error("a member gives cookies")
 	}
-	// 304 is about content that the browser has.
+	// An answer 304 refers to content that the browser has.
 	hub.answering(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("ETag", `"x"`)
 		w.WriteHeader(http.StatusNotModified)
@@ -304,7 +304,7 @@ func TestAnswersAreConfined(t *testing.T) {
 func TestBodiesAreBounded(t *testing.T) {
 	hub := record(t)
 	hub.answering(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := io.Copy(io.Discard, r.Body); err != nil { // as of a body that broke off
+		if _, err := io.Copy(io.Discard, r.Body); err != nil { // an incomplete body
 			w.WriteHeader(http.StatusBadRequest)
 		}
 	})
@@ -408,7 +408,8 @@ func (s *site) end(what string, of []stream) {
 	}
 }
 
-// TestStreamsEnd: streams end with the session, for every reason, and with the right to them.
+// TestStreamsEnd: streams end with their session, for every reason, and with the permission for
+// them.
 func TestStreamsEnd(t *testing.T) {
 	s := newSite(t, testenv.Config(0), func(c *Console) { c.rightsInterval = 50 * time.Millisecond })
 	namespace, take := s.allow(userSubject("alice"))
@@ -451,8 +452,8 @@ func TestStreamsEndWithTheHub(t *testing.T) {
 	b.want(http.StatusServiceUnavailable, http.MethodGet, sessionPath, "")
 }
 
-// TestNobodyReads: an answer and a WebSocket that are not read end with the session; the answer
-// ends after a while.
+// TestNobodyReads: an answer and a WebSocket that no client reads end with the session. The
+// answer also ends after a while.
 func TestNobodyReads(t *testing.T) {
 	hub := record(t)
 	gone := make(chan string, 3)

@@ -16,14 +16,14 @@ import (
 // Sessions of links survive a restart of the hub's process, so an upgrade of the hub signs nobody
 // out. Sessions of tokens do not, because the tokens would have to be stored.
 
-// kept is the content of the file.
+// kept is the content of Options.SessionsFile, as JSON.
 type kept struct {
-	Hub      string        `json:"hub"` // the hub that authenticated the users
+	Hub      string        `json:"hub"` // HubID of the hub that authenticated the users
 	Sessions []keptSession `json:"sessions"`
 }
 
-// keptSession is the stored part of a session. It does not contain the secret that opens the
-// session.
+// keptSession is a session in Options.SessionsFile. It has only the digest of the secret in the
+// browser's cookie, so the file opens no session.
 type keptSession struct {
 	Key     []byte              `json:"key"` // SHA-256 of the secret
 	User    string              `json:"user"`
@@ -33,9 +33,10 @@ type keptSession struct {
 	Expires time.Time           `json:"expires"`
 }
 
-// keep stores the open sessions of links. It is called before a browser learns that a session began
-// or ended. If the file cannot be written, it is removed, so that no ended session is restored; if
-// that fails too, the log says so. When the hub stops, the file keeps the sessions that were open.
+// keep writes the open sessions that were opened with links to Options.SessionsFile; "": it does
+// nothing. Callers call it before they answer that a session began or ended. If the file cannot be
+// written, keep logs that and removes the file, so that an ended session cannot be restored. After
+// the console has stopped, keep leaves the file as it is.
 func (c *Console) keep() {
 	if c.options.SessionsFile == "" {
 		return
@@ -53,7 +54,7 @@ func (c *Console) keep() {
 		})
 	}
 	if c.ctx.Err() != nil {
-		return // these ended with the process and must stay in the file
+		return // these sessions ended with the process and must stay in the file
 	}
 	raw, err := json.Marshal(all)
 	if err == nil {
@@ -64,7 +65,9 @@ func (c *Console) keep() {
 	}
 }
 
-// resume restores the stored sessions. An invalid file restores none; the log says why.
+// resume restores the sessions in Options.SessionsFile that have not expired. None lasts longer
+// than a new session. A missing file is no error. If the file is invalid or from another hub,
+// resume restores nothing and logs why.
 func (c *Console) resume() {
 	if c.options.SessionsFile == "" {
 		return

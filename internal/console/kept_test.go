@@ -105,11 +105,12 @@ func TestNoSessionComesBack(t *testing.T) {
 		}
 		return string(changed)
 	}
-	var told described
+	var session described
 	for content, want := range map[string]int{
 		with(time.Now().Add(-time.Second)): http.StatusUnauthorized, with(time.Now().Add(time.Hour)): http.StatusOK, with(time.Now().Add(99 * time.Hour)): http.StatusOK,
 		"": http.StatusUnauthorized, `{"hub": "one", "sessions": [{}]}`: http.StatusUnauthorized,
-		strings.Replace(string(raw), `"one"`, `"another"`, 1): http.StatusUnauthorized, // hub string(raw[:len(raw)/2]): http.StatusUnauthorized,
+		strings.Replace(string(raw), `"one"`, `"another"`, 1): http.StatusUnauthorized, // another hub
+		string(raw[:len(raw)/2]):                              http.StatusUnauthorized,
 	} {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -119,8 +120,8 @@ func TestNoSessionComesBack(t *testing.T) {
 			t.Errorf("%s: %d %s", content, code, body)
 		}
 		if code == http.StatusOK {
-			if err := json.Unmarshal([]byte(body), &told); err != nil || time.Until(told.Expires.Time) > sessionLifetime {
-				t.Errorf("a session lasts until %s (%v)", told.Expires, err)
+			if err := json.Unmarshal([]byte(body), &session); err != nil || time.Until(session.Expires.Time) > sessionLifetime {
+				t.Errorf("a session lasts until %s (%v)", session.Expires, err)
 			}
 		}
 	}

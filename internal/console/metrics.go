@@ -5,6 +5,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
+// Metrics of the console. Their help texts describe them.
 var (
 	openSessions = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "orrery_console_sessions", Help: "Sessions of the console that are open.",

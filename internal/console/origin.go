@@ -9,12 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ours refuses requests that a page of the console's own origin would not send: browsers add
-// cookies to requests that other sites cause, too.
+// ours returns nil if a page of the console's own origin, or a user in the address bar, may have
+// sent the request. Otherwise the error is Forbidden. It protects against pages of other sites:
+// browsers add the cookie to requests that those pages cause, too.
 //
-// Reads need no proof, so that a user may open an answer in a tab. But no other site's page can
-// read the answer, and no page at all can use it as a script, a style or a frame, not even the
-// console's. Changes and upgrades must prove their origin.
+// Reads without proof of their origin are accepted, so that a user can open an answer in a tab. A
+// page of another site cannot read such an answer. No page, not even the console's, can use an
+// answer as a script, a style or a frame. Writes and upgrades must prove their origin by the
+// headers Sec-Fetch-Site or Origin.
 func (c *Console) ours(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
 	switch r.Header.Get("Sec-Fetch-Dest") {
@@ -32,7 +34,7 @@ func (c *Console) ours(r *http.Request) error {
 	if site == "same-origin" {
 		return nil
 	}
-	// Browsers differ in Sec-Fetch-Site for WebSockets, and all send an Origin.
+	// Browsers send different values of Sec-Fetch-Site for WebSockets, but all send an Origin.
 	if origin := r.Header.Get("Origin"); (site == "" || upgrades) && origin != "" &&
 		(strings.EqualFold(origin, c.origin) || strings.EqualFold(origin, "https://"+r.Host)) {
 		return nil
@@ -40,6 +42,7 @@ func (c *Console) ours(r *http.Request) error {
 	return foreign("the request is not of a page of the console: its Origin is another, or missing. Behind a balancer that changes Host, start orrery server with --public-url")
 }
 
+// foreign returns a Forbidden error with the message, as an API status.
 func foreign(message string) error {
 	return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(message))
 }

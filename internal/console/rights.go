@@ -13,25 +13,29 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// rightsInterval is how often the rights to an open request are checked again. API servers check
-// them only once, at the start.
+// rightsInterval is how often the right to an open request is checked again, 5 seconds. API servers
+// check it only at the start of the request.
 const rightsInterval = 5 * time.Second
 
+// errRights is the cause with which a request is canceled when its user has lost the right to it.
 var errRights = errors.New("the right to it was taken away")
 
-// infos parses requests as API servers do.
+// infos parses the path and method of a request into resource, verb and name, as API servers do.
 var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// infoOf parses a request to a path of the hub as API servers do, without its label selector: no
-// right depends on it, and its parser takes quadratic time for invalid values.
+// infoOf parses a request to path of the hub's API server into resource, verb, namespace and name.
+// It ignores the label selector: rights do not depend on it, and its parser takes quadratic time
+// for invalid values.
 func infoOf(r *http.Request, path string) (*request.RequestInfo, error) {
 	query := r.URL.Query()
 	query.Del("labelSelector")
 	return infos.NewRequestInfo(&http.Request{Method: r.Method, Header: r.Header, URL: &url.URL{Path: path, RawQuery: query.Encode()}})
 }
 
-// watchRights calls end when the session's user may no longer make the request to that path of the
-// hub. A failed check does not end the request. It returns when ctx ends.
+// watchRights checks every rightsInterval whether the user of s still has the right to the request
+// r to path of the hub. When the right is lost, it calls end with errRights and returns. It also
+// returns when ctx ends. A check that fails does not end the request. It returns at once if the
+// path is not that of a resource, or if Options.Authorize is nil.
 func (c *Console) watchRights(ctx context.Context, s *Session, r *http.Request, path string, end func(cause error)) {
 	info, err := infoOf(r, path)
 	if err != nil || !info.IsResourceRequest || c.options.Authorize == nil {

@@ -10,13 +10,13 @@ import (
 	"sync"
 )
 
-// digest is the hash of a secret. Only the hash is stored.
+// digest is the SHA-256 hash of a secret. The console stores only hashes of secrets.
 type digest [sha256.Size]byte
 
-// secretBytes is the length of a secret, too long to guess.
+// secretBytes is the length of a secret in random bytes, 32: too many to guess.
 const secretBytes = 32
 
-// newSecret returns a random secret and its digest.
+// newSecret returns a new random secret, as text for a URL or a cookie, and its digest.
 func newSecret() (string, digest) {
 	var random [secretBytes]byte
 	_, _ = rand.Read(random[:]) // it never fails
@@ -24,11 +24,12 @@ func newSecret() (string, digest) {
 	return secret, digestOf(secret)
 }
 
+// digestOf returns the digest of a secret.
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
-// vault stores values by the digest of the secret that opens them. It has a limit in all and a
-// limit for each owner. A new value beyond a limit removes the oldest one. It is safe for
-// concurrent use.
+// vault stores links or sessions by the digest of the secret that opens them. It limits their
+// number in total and for each user, the owner. A new value beyond a limit removes the oldest, of
+// all or of that owner. It is safe for concurrent use.
 type vault[T any] struct {
 	most, mostOfOne int
 
@@ -37,29 +38,36 @@ type vault[T any] struct {
 	held map[digest]held[T]
 }
 
+// held is a value in a vault. made is its number in the order of creation.
 type held[T any] struct {
 	owner string
 	made  uint64
 	what  T
 }
 
+// newVault returns an empty vault. most limits all values, mostOfOne those of one owner.
 func newVault[T any](most, mostOfOne int) *vault[T] {
 	return &vault[T]{most: most, mostOfOne: mostOfOne, held: map[digest]held[T]{}}
 }
 
-// put stores a value, and returns the values that it removed.
-func (v *vault[T]) put(key digest, owner string, what T) (gone []T) {
+// put stores a value under a new key for an owner. It returns the values that it removed: ofOwner
+// because of the limit for the owner, which it checks first, and others because of that for all.
+func (v *vault[T]) put(key digest, owner string, what T) (ofOwner, others []T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for v.full(func(held[T]) bool { return true }, v.most, &gone) || v.full(func(h held[T]) bool { return h.owner == owner }, v.mostOfOne, &gone) {
+	for v.full(func(h held[T]) bool { return h.owner == owner }, v.mostOfOne, &ofOwner) {
+		continue
+	}
+	for v.full(func(held[T]) bool { return true }, v.most, &others) {
 		continue
 	}
 	v.made++
 	v.held[key] = held[T]{owner, v.made, what}
-	return gone
+	return ofOwner, others
 }
 
-// full removes the oldest of the matching values if there are at least most of them.
+// full reports whether the vault has at least most of the values that of selects. If it has, full
+// removes the oldest of these and appends it to gone. v.mu must be held.
 func (v *vault[T]) full(of func(held[T]) bool, most int, gone *[]T) bool {
 	var oldest digest
 	count := 0
@@ -80,7 +88,7 @@ func (v *vault[T]) full(of func(held[T]) bool, most int, gone *[]T) bool {
 	return true
 }
 
-// all returns the stored values, the oldest first.
+// all returns all stored values, the oldest first.
 func (v *vault[T]) all() []T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,6 +100,7 @@ func (v *vault[T]) all() []T {
 	return all
 }
 
+// get returns the value under a key, which stays stored; false if there is none.
 func (v *vault[T]) get(key digest) (T, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -99,7 +108,7 @@ func (v *vault[T]) get(key digest) (T, bool) {
 	return h.what, ok
 }
 
-// take returns a value and removes it.
+// take removes and returns the value under a key; false if there is none.
 func (v *vault[T]) take(key digest) (T, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

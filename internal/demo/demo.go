@@ -1,4 +1,5 @@
-// Package demo runs a hub, member clusters and a sample on one machine.
+// Package demo runs a hub, member clusters and a sample on one machine, for the commands
+// "orrery demo".
 package demo
 
 import (
@@ -42,40 +43,45 @@ import (
 //go:embed sample.yaml
 var sample []byte
 
-// clusterNames returns the names of the clusters, in the order in which they are used.
+// clusterNames returns the names of the MaxClusters clusters that a demonstration can have. With
+// fewer clusters it has the first names.
 func clusterNames() [MaxClusters]string {
 	return [...]string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
 }
 
-// ByAgent is the cluster that joins by agent if Options.ByAgent is nil. Its agent dials the
-// hub, as for a cluster that the hub cannot dial. The nodes of a demonstration run no
-// processes, so the agent runs beside the cluster.
+// ByAgent is the name of the cluster, "birch", that joins by agent if Options.ByAgent is nil. Its
+// agent connects to the hub, as in a cluster that the hub cannot reach. No program runs on the
+// simulated nodes of a demonstration, so the agent is a process beside the cluster.
 const ByAgent = "birch"
 
-// MaxClusters is the maximum number of clusters of a demonstration.
+// MaxClusters is the maximum number of clusters of a demonstration, 10.
 const MaxClusters = 10
 
-// Options of a demonstration.
+// Options of Up, which runs a demonstration: a hub, member clusters and a sample web site on this
+// machine. All fields but ByAgent and KubeBinary are required.
 type Options struct {
-	// DataDir is the directory for all data. It is created if it does not exist.
+	// DataDir is the absolute path of the directory for all data. It is created if it does not
+	// exist.
 	DataDir string
 	// Clusters is the number of member clusters, 1 to MaxClusters.
 	Clusters int
-	// ByAgent has the names of clusters that join by agent. An unknown name is an error. nil:
-	// the constant ByAgent, if the demonstration has that cluster.
+	// ByAgent has the names of clusters that join by agent. An unknown name is an error. nil: the
+	// constant ByAgent, if the demonstration has that cluster; empty: no cluster.
 	ByAgent []string
-	// KubeBinary is the multicall binary of the Kubernetes components. "": it is searched
-	// beside the running executable.
+	// KubeBinary is the path of the multicall binary of the Kubernetes components. "": it is
+	// searched beside the running executable, then in PATH.
 	KubeBinary string
 	// Progress is called with messages about what the demonstration waits for, often with the
-	// same one.
+	// same message several times. Up calls it from several goroutines, but not at the same time.
 	Progress func(message string)
 }
 
-// DefaultDataDir returns the data directory of a demonstration without --data-dir.
+// DefaultDataDir returns the directory for the data of a demonstration if the flag --data-dir is
+// not set: orrery-demo, beside the default data directory of a hub.
 func DefaultDataDir() string { return filepath.Join(filepath.Dir(hub.DefaultDataDir()), "orrery-demo") }
 
-// MakeDataDir creates the data directory, if it does not exist.
+// MakeDataDir creates the data directory and its parents, accessible only to this user. An existing
+// directory stays as it is.
 func MakeDataDir(dataDir string) error {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return fmt.Errorf("make the data directory: %w; name another with --data-dir", err)
@@ -83,14 +89,19 @@ func MakeDataDir(dataDir string) error {
 	return nil
 }
 
-// Kubeconfig returns the path of the demonstration's kubeconfig.
+// Kubeconfig returns the path of the kubeconfig of a demonstration with this data directory. Up
+// creates the file, as a link to the kubeconfig of the hub.
 func Kubeconfig(dataDir string) string { return filepath.Join(dataDir, "kubeconfig") }
 
-// ErrRunning means that a running demonstration uses the data directory.
+// ErrRunning means that a demonstration with the same data directory is running. Errors of Up and
+// Delete wrap it.
 var ErrRunning = errors.New("a demo is already running")
 
-// Up runs a hub, its clusters and the sample until ctx ends. Then it stops every process that
-// it started. It calls ready once the sample is ready.
+// Up runs a hub, its clusters and the sample until ctx ends, which is no error. It calls ready when
+// the sample is ready. An error of ready or of the setup, or a process that cannot be started, ends
+// Up. Before Up returns, it stops every process that it started. If the data directory has data of
+// an earlier demonstration, Up uses these again. If a running demonstration uses it, the error
+// wraps ErrRunning.
 func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) error {
 	binary, err := hub.FindKubeBinary(o.KubeBinary)
 	if err != nil {
@@ -103,7 +114,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	if err := MakeDataDir(o.DataDir); err != nil {
 		return err
 	}
-	unlock, err := lock(o.DataDir)
+	unlock, err := lock(ctx, o.DataDir)
 	if err != nil {
 		return err
 	}
@@ -162,7 +173,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	stopped := make(chan error, 1)
 	go func() { stopped <- supervisor.Run(running) }()
 
-	// The first of these ends Up: the setup fails, a process cannot be started, or ctx ends.
+	// Up ends when the setup fails, a process cannot be started, or ctx ends.
 	settingUp, cancel := context.WithCancel(ctx)
 	defer cancel()
 	setUp := make(chan error, 1)
@@ -185,6 +196,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	return errors.Join(ignoreCanceled(err), <-stopped)
 }
 
+// ignoreCanceled returns nil if err is context.Canceled, otherwise err.
 func ignoreCanceled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -192,7 +204,9 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// agents returns the paths of the agents' programs, by cluster.
+// agents returns, for the clusters that join by agent, the path of the agent's program by the name
+// of the cluster. All paths are equal. A name in o.ByAgent that no cluster of the demonstration has
+// is an error.
 func (o *Options) agents() (map[string]string, error) {
 	all := clusterNames()
 	names := all[:o.Clusters]
@@ -203,7 +217,7 @@ func (o *Options) agents() (map[string]string, error) {
 	}
 	for _, name := range by {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("--by-agent %s: the demo has no such cluster, but %s", name, strings.Join(names, ", "))
+			return nil, fmt.Errorf("--by-agent %s: the demo has no such cluster; it has %s", name, strings.Join(names, ", "))
 		}
 		file, err := content.AgentFile(runtime.GOARCH)
 		if err != nil {
@@ -214,7 +228,10 @@ func (o *Options) agents() (map[string]string, error) {
 	return agents, nil
 }
 
-// setUp waits for the processes, joins the clusters and deploys the sample.
+// setUp prepares the hub and clusters that s runs. It waits for their processes, joins the
+// clusters, deploys the sample, waits until that is ready, and calls ready. self is the path of the
+// orrery program; agents has the result of Options.agents. All steps can be repeated on the data of
+// an earlier demonstration.
 func (o *Options) setUp(
 	ctx context.Context, s *process.Supervisor, members *sandbox.Clusters, self string, agents map[string]string, ready func() error,
 ) error {
@@ -245,7 +262,9 @@ func (o *Options) setUp(
 	return ready()
 }
 
-// waitProcesses waits until all processes are ready, and reports which are not.
+// waitProcesses waits until all processes of s are ready. Meanwhile it calls o.Progress with the
+// number of ready ones and the name of one that is not. If ctx ends first, it returns the error of
+// ctx.
 func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) error {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -259,7 +278,7 @@ func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) erro
 				waiting = p.Name
 			}
 		}
-		o.Progress(fmt.Sprintf("starting a hub and %s: %d of %d processes are ready, next: %s", plural(o.Clusters, "cluster"), up, len(all), waiting))
+		o.Progress(fmt.Sprintf("starting a hub and %s: %d of %d processes are ready, waiting for %s", plural(o.Clusters, "cluster"), up, len(all), waiting))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -270,6 +289,7 @@ func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) erro
 	}
 }
 
+// plural returns the number with the noun, such as "1 cluster" or "3 clusters".
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -277,6 +297,8 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
+// joinAll adds nodes to the clusters members, joins these to the hub of c in parallel, and waits
+// until all are ready. The clusters that agents names join by agent, with the program at self.
 func (o *Options) joinAll(ctx context.Context, c client.WithWatch, members *sandbox.Clusters, self string, agents map[string]string) error {
 	var system corev1.Namespace
 	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
@@ -310,8 +332,9 @@ func (o *Options) joinAll(ctx context.Context, c client.WithWatch, members *sand
 	return g.Wait()
 }
 
-// joinByAgent joins a cluster by the agent beside it, with the command for users, unless the
-// cluster has joined by agent already.
+// joinByAgent joins the cluster m by the agent that runs beside it, and waits until the cluster is
+// ready. It runs "orrery cluster join --pull" of the program at self. If the cluster has joined by
+// agent before, joinByAgent only waits.
 func joinByAgent(ctx context.Context, c client.WithWatch, self, hubKubeconfig string, m *sandbox.Cluster, region string) error {
 	var cluster clusterv1alpha1.Cluster
 	err := c.Get(ctx, types.NamespacedName{Name: m.Name}, &cluster)
@@ -330,7 +353,7 @@ func joinByAgent(ctx context.Context, c client.WithWatch, self, hubKubeconfig st
 	return nil
 }
 
-// applySample applies the sample's objects.
+// applySample applies the objects of sample.yaml to the hub. It does not wait until they are ready.
 func applySample(ctx context.Context, cfg *rest.Config) error {
 	c, err := manifest.NewClient(cfg, manifest.Options{FieldManager: "orrery-demo"})
 	if err != nil {
@@ -343,6 +366,8 @@ func applySample(ctx context.Context, cfg *rest.Config) error {
 	return c.ApplyAll(ctx, objects)
 }
 
+// waitSample waits until the Website of the sample is ready in its present generation and the
+// health of all its copies is known. If ctx ends first, it returns an error.
 func waitSample(ctx context.Context, c client.Client) error {
 	key := types.NamespacedName{Namespace: "demo", Name: "hello"}
 	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -362,8 +387,8 @@ func waitSample(ctx context.Context, c client.Client) error {
 	})
 }
 
-// known reports whether the health of every copy in a namespace is known. After a restart the
-// status of the site is still that of the last run, before all clusters have reported.
+// known reports whether the bindings in a namespace say for every copy whether it is healthy. After
+// a restart the Website still has the status of the last run, until all clusters have reported.
 func known(ctx context.Context, c client.Client, namespace string) (bool, error) {
 	var bindings workv1alpha2.ResourceBindingList
 	if err := c.List(ctx, &bindings, client.InNamespace(namespace)); err != nil {
@@ -377,8 +402,8 @@ func known(ctx context.Context, c client.Client, namespace string) (bool, error)
 	return true, nil
 }
 
-// Command returns a command line of the demonstration. It has --data-dir unless that is the
-// default.
+// Command returns the command line "orrery demo VERB" for a data directory, for messages to the
+// user. It has the flag --data-dir unless that is the default.
 func Command(verb, dataDir string) string {
 	if dataDir == DefaultDataDir() {
 		return "orrery demo " + verb
@@ -386,11 +411,14 @@ func Command(verb, dataDir string) string {
 	return "orrery demo " + verb + " --data-dir=" + dataDir
 }
 
-// lock locks the data directory for this process and writes the process ID into the lock file.
-func lock(dataDir string) (unlock func(), err error) {
+// lock locks the data directory, which must exist, for this process, and writes the process ID into
+// the lock file. unlock releases it. If another process has the lock, the error wraps ErrRunning
+// and has the command that stops that demonstration. ctx bounds how long lock looks for the process
+// ID of that demonstration.
+func lock(ctx context.Context, dataDir string) (unlock func(), err error) {
 	f, err := disk.TryLock(lockFile(dataDir))
 	if errors.Is(err, disk.ErrLocked) {
-		pid, _ := readPID(dataDir)
+		pid, _ := Running(ctx, dataDir)
 		return nil, fmt.Errorf("%w in %s (process %d): stop it with %q or use another --data-dir", ErrRunning, dataDir, pid, Command("down", dataDir))
 	}
 	if err != nil {
@@ -402,44 +430,54 @@ func lock(dataDir string) (unlock func(), err error) {
 	if _, err := fmt.Fprintf(f, "%d\n", os.Getpid()); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() { disk.Unlock(f) }, nil
+	return func() {
+		_ = f.Truncate(0) // the ID may soon be that of another process
+		disk.Unlock(f)
+	}, nil
 }
 
+// lockFile returns the path of the lock file in a data directory.
 func lockFile(dataDir string) string { return filepath.Join(dataDir, "demo.lock") }
 
-func readPID(dataDir string) (int, error) {
-	b, err := os.ReadFile(lockFile(dataDir))
-	if err != nil {
-		return 0, err
+// Limits for reading the process ID of a demonstration that has just taken the lock and has not
+// written the ID yet.
+const (
+	pidInterval = 10 * time.Millisecond
+	pidLimit    = 5 * time.Second
+)
+
+// Running returns the process ID of the running demonstration with this data directory; 0 if there
+// is none. It waits up to pidLimit for a demonstration that is starting and has not written its ID.
+// If ctx ends first, Running returns an error.
+func Running(ctx context.Context, dataDir string) (pid int, err error) {
+	for waited := time.Duration(0); ; waited += pidInterval {
+		if locked, err := disk.IsLocked(lockFile(dataDir)); err != nil || !locked {
+			return 0, err
+		}
+		b, err := os.ReadFile(lockFile(dataDir))
+		if err != nil {
+			return 0, err
+		}
+		text := string(b)
+		if pid, err := strconv.Atoi(strings.TrimSuffix(text, "\n")); err == nil && strings.HasSuffix(text, "\n") {
+			return pid, nil
+		}
+		if waited >= pidLimit {
+			return 0, fmt.Errorf("a demo runs in %s, but %s has no process ID: stop its processes", dataDir, lockFile(dataDir))
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("wait for the process ID of the demo in %s: %w", dataDir, ctx.Err())
+		case <-time.After(pidInterval):
+		}
 	}
-	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// Running returns the process ID of the demonstration that uses the data directory; 0 if there
-// is none.
-func Running(dataDir string) (pid int, err error) {
-	f, err := os.Open(lockFile(dataDir))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close() //nolint:errcheck // nothing was written
-	switch err := disk.TryLockOpen(f); {
-	case err == nil:
-		return 0, nil
-	case errors.Is(err, disk.ErrLocked):
-		return readPID(dataDir)
-	default:
-		return 0, err
-	}
-}
-
-// Down stops the demonstration that uses the data directory and waits until it has ended. It
-// returns false if none was running.
+// Down stops the demonstration with this data directory, and waits until it has ended. stopped is
+// false if none was running. If ctx ends first, Down returns an error, and the demonstration may
+// stop later.
 func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
-	pid, err := Running(dataDir)
+	pid, err := Running(ctx, dataDir)
 	if err != nil || pid == 0 {
 		return false, err
 	}
@@ -455,7 +493,7 @@ func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
 		}
 	}
 	// The process releases the lock of the data directory before it ends.
-	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		if !ended {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
 			if err != nil && !errors.Is(err, unix.EINTR) {
@@ -463,7 +501,7 @@ func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
 			}
 			ended = n == 1
 		}
-		locked, err := Running(dataDir)
+		locked, err := Running(ctx, dataDir)
 		return ended && locked == 0, err
 	})
 	if err != nil {
@@ -472,7 +510,8 @@ func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
 	return true, nil
 }
 
-// link makes path a symbolic link to target.
+// link makes path a symbolic link to target. It replaces a file or another link at path; a
+// directory that is not empty is an error.
 func link(target, path string) error {
 	if now, err := os.Readlink(path); err == nil && now == target {
 		return nil
@@ -483,13 +522,15 @@ func link(target, path string) error {
 	return os.Symlink(target, path)
 }
 
-// Delete removes the data of a demonstration that is not running.
-func Delete(dataDir string) error {
+// Delete removes the data directory of a demonstration that has stopped. If the demonstration runs,
+// the error wraps ErrRunning. A directory without the lock file of a demonstration is an error, and
+// nothing is deleted.
+func Delete(ctx context.Context, dataDir string) error {
 	if _, err := os.Stat(lockFile(dataDir)); err != nil {
 		// The directory is not that of a demonstration, so nothing in it is deleted.
 		return fmt.Errorf("delete %s: it is not the data directory of a demo: %w", dataDir, err)
 	}
-	unlock, err := lock(dataDir)
+	unlock, err := lock(ctx, dataDir)
 	if err != nil {
 		return err
 	}

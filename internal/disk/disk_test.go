@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// The variables tell this program, started anew, what to do and where.
+// When this binary is started as another process, these variables select its task and its file.
 const killPoint, killPath, holdPath = "DISK_TEST_KILL_AT", "DISK_TEST_PATH", "DISK_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -46,8 +47,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestKilled kills a process at each step of a write: the file is the old or the new one, and the next write succeeds and
-// leaves nothing else behind.
+// TestKilled kills a process at each step of a write. The file then has the old or the new
+// content. The next write succeeds and leaves no other files behind.
 func TestKilled(t *testing.T) {
 	for point, want := range map[string]string{
 		disk.PointCreated: "old", disk.PointBeforeRename: "old", disk.PointAfterRename: "new",
@@ -84,7 +85,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestFails: a write that fails leaves what was there, and nothing beside it.
+// TestFails: a failed write leaves the old content, and no other files.
 func TestFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := disk.WriteFile(path, 0o600, []byte("old")); err != nil {
@@ -109,7 +110,7 @@ func TestFails(t *testing.T) {
 	}
 }
 
-// TestLock: another process holds a lock until it is killed, and who waits for it then has it.
+// TestLock: a process holds a lock until it is killed. Then a waiting process gets the lock.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	cmd := exec.Command(os.Args[0])
@@ -153,7 +154,8 @@ func TestLock(t *testing.T) {
 	_ = cmd.Wait() // it was killed
 }
 
-// TestLockRemoved: who waited for a lock whose file was removed locks the file that is there now.
+// TestLockRemoved: if the file of a lock is removed while Lock waits, Lock locks the file that
+// has the path afterwards.
 func TestLockRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	held, err := disk.TryLock(path)
@@ -180,7 +182,53 @@ func TestLockRemoved(t *testing.T) {
 	}
 }
 
-// TestLockOpen locks a directory.
+// TestIsLocked: IsLocked sees who holds a lock, and does not prevent others from taking the lock.
+func TestIsLocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "lock")
+		isLocked := func(want bool) {
+			t.Helper()
+			if got, err := disk.IsLocked(path); got != want || err != nil {
+				t.Fatalf("locked: %v, %v; want %v", got, err, want)
+			}
+		}
+		isLocked(false)
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("a look created the file (%v)", err)
+		}
+		held, err := disk.TryLock(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isLocked(true)
+		isLocked(true)
+		disk.Unlock(held)
+		isLocked(false)
+
+		// A process in IsLocked has a shared lock.
+		looks, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer looks.Close()
+		if err := syscall.Flock(int(looks.Fd()), syscall.LOCK_SH); err != nil {
+			t.Fatal(err)
+		}
+		isLocked(false)
+		if _, err := disk.TryLock(path); !errors.Is(err, disk.ErrLocked) {
+			t.Fatalf("while another looks for good: %v", err)
+		}
+		time.AfterFunc(10*time.Millisecond, func() { disk.Unlock(looks) })
+		held, err = disk.TryLock(path)
+		if err != nil {
+			t.Fatalf("a look prevented a lock: %v", err)
+		}
+		isLocked(true)
+		disk.Unlock(held)
+	})
+}
+
+// TestLockOpen: an open directory can be locked.
 func TestLockOpen(t *testing.T) {
 	dir := t.TempDir()
 	var held [2]*os.File

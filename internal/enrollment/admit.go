@@ -16,20 +16,22 @@ import (
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
 
-// errStarting refuses agents until the authority is loaded.
+// errStarting refuses agents until the certificate authority for agents is loaded.
 var errStarting = errors.New("the hub is starting; try again")
 
-// known is what the hub knows about the cluster of an agent.
+// known is what the hub knows about the cluster of an agent, for the decision to admit that agent.
+// cached leaves joining and left false; only asked reads them.
 type known struct {
 	cluster *clusterv1alpha1.Cluster // nil: no cluster has that name
 	key     string                   // fingerprint of the key that its agents may use
-	joining bool                     // the key has used a token that is still valid
-	left    bool                     // the cluster has a tombstone
+	joining bool                     // this key has used a token of a join that is still valid
+	left    bool                     // the cluster has left the fleet; its tombstone records that
 }
 
-// judge returns nil if the agent is admitted, else the reason. Agents of a cluster that the hub
-// dials itself are admitted, too: the mode changes only after the hub has reached the cluster
-// through an agent.
+// judge returns nil if the agent with the certificate who is admitted, else the reason, which is
+// sent to the agent. The reason is gateway.ErrGone if the cluster has left the fleet. Agents of a
+// cluster that the hub dials itself (syncMode Push) are admitted, too: the mode changes only after
+// the hub has reached the cluster through an agent.
 func judge(who identity, k known, now time.Time) error {
 	switch {
 	case k.left:
@@ -44,8 +46,10 @@ func judge(who identity, k known, now time.Time) error {
 	return nil
 }
 
-// Admit returns the cluster of an agent's certificate; see gateway.Options. The caches can admit an
-// agent. Only fresh reads can refuse one.
+// Admit returns the name of the cluster for which this hub issued an agent's certificate. It is the
+// Admit of gateway.Options. An error means that the agent is refused: gateway.ErrGone if its
+// cluster has left the fleet. Agents are also refused while the hub starts or cannot read its
+// objects. The caches are enough to admit an agent. Only reads from the API server can refuse one.
 func (e *Enrollment) Admit(ctx context.Context, certificate *x509.Certificate) (cluster string, err error) {
 	k := e.keeper.Load()
 	if k == nil {
@@ -66,7 +70,8 @@ func (e *Enrollment) Admit(ctx context.Context, certificate *x509.Certificate) (
 	return who.cluster, judge(who, have, e.now())
 }
 
-// cached reads from the caches.
+// cached reads the agent's cluster and the fingerprint of the key of its agents from the caches. It
+// is an error if an object is not in the caches. It does not read joining and left.
 func (e *Enrollment) cached(ctx context.Context, who identity) (known, error) {
 	k := known{cluster: &clusterv1alpha1.Cluster{}}
 	if err := e.hub.Get(ctx, client.ObjectKey{Name: who.cluster}, k.cluster); err != nil {
@@ -81,7 +86,8 @@ func (e *Enrollment) cached(ctx context.Context, who identity) (known, error) {
 	return k, nil
 }
 
-// asked reads from the API server.
+// asked reads everything that the hub knows about the agent's cluster from the API server. Objects
+// that do not exist are no error.
 func (e *Enrollment) asked(ctx context.Context, who identity) (known, error) {
 	var k known
 	c, agent, join := &clusterv1alpha1.Cluster{}, &corev1.Secret{}, &corev1.Secret{}
@@ -109,7 +115,8 @@ func (e *Enrollment) asked(ctx context.Context, who identity) (known, error) {
 	return k, nil
 }
 
-// get reads an object without the cache, and reports whether it exists.
+// get reads an object from the API server, not from the cache, and reports whether the object
+// exists. If it does not exist, there is no error, and into stays as it is.
 func (e *Enrollment) get(ctx context.Context, key client.ObjectKey, into client.Object) (bool, error) {
 	err := e.reader.Get(ctx, key, into)
 	if apierrors.IsNotFound(err) {
@@ -121,8 +128,9 @@ func (e *Enrollment) get(ctx context.Context, key client.ObjectKey, into client.
 	return true, nil
 }
 
-// keyOf returns the key that agents of a Cluster may use, from its Secret NAME.agent; "" if the
-// Secret belongs to an earlier Cluster of the name.
+// keyOf returns the fingerprint of the key that the agents of a Cluster may use. agent is the
+// Secret NAME.agent of that Cluster, or its metadata. The result is "" if the Secret has no
+// fingerprint, or if it belongs to an earlier Cluster of the same name.
 func keyOf(agent metav1.Object, c *clusterv1alpha1.Cluster) string {
 	if !ownedBy(agent, c) {
 		return ""
@@ -130,6 +138,8 @@ func keyOf(agent metav1.Object, c *clusterv1alpha1.Cluster) string {
 	return agent.GetAnnotations()[annotationKey]
 }
 
+// ownedBy reports whether the Cluster c is an owner of the object o. The UID decides, so an earlier
+// Cluster of the same name does not count.
 func ownedBy(o metav1.Object, c *clusterv1alpha1.Cluster) bool {
 	for _, owner := range o.GetOwnerReferences() {
 		if owner.UID == c.UID {

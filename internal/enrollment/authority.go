@@ -27,27 +27,30 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// certificateLife is the lifetime of an agent's certificate. The agent renews it after a third.
+// certificateLife is the lifetime of an agent's certificate. The agent renews the certificate after
+// a third of it.
 const certificateLife = 90 * 24 * time.Hour
 
-// agents is the organization in agents' certificates.
+// agents is the organization (O) in the subject of agents' certificates.
 const agents = "orrery:agents"
 
-// Keys of the authority's Secret.
+// Keys of the Secret with the certificate authority for agents.
 const (
 	authorityPairs   = "authorities.json" // a pki.Authority
 	authoritySealing = "sealing-key"
 )
 
-// authority signs the certificates of agents, and decrypts what agents seal.
+// authority signs the certificates of agents, and decrypts the credentials that agents send
+// encrypted (sealed). It is the form in which the Secret stores both keys.
 type authority struct {
-	pairs   pki.Authority // the newest first, which signs; all are trusted
-	sealing []byte
+	pairs   pki.Authority // newest first; the first one signs, all are trusted
+	sealing []byte        // private key that decrypts
 }
 
-// next returns the authority without expired pairs, and with a new pair or sealing key if one is
-// due. A new pair is due when the newest has less than a third of its life left. The boolean is
-// true if something changed.
+// next returns the authority with what must be renewed at now. It drops expired pairs of
+// certificate and key. It adds a new pair when the newest has less than a third of its life left,
+// and a sealing key (for decryption) if there is none. The boolean is true if something changed.
+// next does not change a, and writes nothing. A stored pair that cannot be parsed is an error.
 func (a authority) next(now time.Time) (authority, bool, error) {
 	changed := false
 	if len(a.sealing) == 0 {
@@ -87,7 +90,8 @@ func (a authority) next(now time.Time) (authority, bool, error) {
 	return a, changed, nil
 }
 
-// readAuthority parses the authority in a Secret; an empty Secret gives the zero value.
+// readAuthority parses the authority in a Secret. An empty Secret gives the zero value. Invalid
+// JSON is an error; the certificates and keys themselves are not checked.
 func readAuthority(s *corev1.Secret) (authority, error) {
 	a := authority{sealing: s.Data[authoritySealing]}
 	if text := s.Data[authorityPairs]; len(text) > 0 && json.Unmarshal(text, &a.pairs) != nil {
@@ -96,14 +100,16 @@ func readAuthority(s *corev1.Secret) (authority, error) {
 	return a, nil
 }
 
-// keeper is the authority in usable form.
+// keeper has the parsed keys of an authority. It issues and verifies the certificates of agents,
+// and decrypts what agents send. It does not change, so several goroutines may use it.
 type keeper struct {
 	signer  pki.KeyPair
 	trusted *x509.CertPool
 	sealing hpke.PrivateKey
 }
 
-// in converts an authority; it must have at least one pair.
+// in parses the certificates and keys of an authority into a keeper. The authority must have at
+// least one pair of certificate and key. It is an error if one of them is invalid.
 func (a authority) in() (*keeper, error) {
 	k := &keeper{signer: a.pairs[0], trusted: x509.NewCertPool()}
 	for _, pair := range a.pairs {
@@ -120,8 +126,9 @@ func (a authority) in() (*keeper, error) {
 	return k, nil
 }
 
-// ensure creates or renews the authority and the published ConfigMap, and puts the authority into
-// use.
+// ensure creates or renews the certificate authority for agents in its Secret, and publishes what
+// agents need in a ConfigMap (publish). Then the hub uses the authority. Until the first success of
+// ensure, agents are refused. It may be called again at any time.
 func (e *Enrollment) ensure(ctx context.Context) error {
 	var now authority
 	err := write(ctx, e.reader, e.hub, authoritySecret, func(s *corev1.Secret) (changed bool, err error) {
@@ -152,7 +159,9 @@ func (e *Enrollment) ensure(ctx context.Context) error {
 	return nil
 }
 
-// publish writes the ConfigMap with which agents find the hub.
+// publish writes the ConfigMap listener.orrery.dev, if its content differs: the URL of the hub's
+// listener for agents, the authorities of its certificate, and the public key with which agents
+// encrypt. The command line puts these values into the manifest of an agent.
 func (e *Enrollment) publish(ctx context.Context, k *keeper) error {
 	ca, err := e.options.Authorities()
 	if err != nil {
@@ -177,7 +186,8 @@ func (e *Enrollment) publish(ctx context.Context, k *keeper) error {
 	return nil
 }
 
-// identity is the identity in an agent's certificate.
+// identity is what an agent's certificate says: the name and the UID of its Cluster, the
+// fingerprint of its public key, and its end.
 type identity struct {
 	cluster string
 	uid     types.UID
@@ -185,20 +195,23 @@ type identity struct {
 	ends    time.Time
 }
 
-// fingerprint returns the hash of a public key, in hexadecimal.
+// fingerprint returns the SHA-256 of a public key (SubjectPublicKeyInfo in DER), in
+// hexadecimal.
 func fingerprint(spki []byte) string {
 	sum := sha256.Sum256(spki)
 	return hex.EncodeToString(sum[:])
 }
 
-// certify issues a certificate for an agent's key.
+// certify issues a certificate, in DER, for an agent's key, with the cluster and the UID in who;
+// the other fields are ignored. The certificate is valid from now for certificateLife.
 func (k *keeper) certify(who identity, key *ecdsa.PublicKey, now time.Time) ([]byte, error) {
 	subject := pkix.Name{CommonName: who.cluster, Organization: []string{agents}, SerialNumber: string(who.uid)}
 	return k.signer.Certify(subject, key, certificateLife, now) //nolint:wrapcheck // it says what it was about
 }
 
-// identify returns the identity in a certificate that this hub issued for agents. An expired
-// certificate is no error here.
+// identify returns the identity in an agent's certificate. It is an error if this hub did not issue
+// the certificate for an agent; that error is sent to the agent. Expired and revoked certificates
+// are no error here, because judge refuses them.
 func (k *keeper) identify(c *x509.Certificate, now time.Time) (identity, error) {
 	who := identity{cluster: c.Subject.CommonName, uid: types.UID(c.Subject.SerialNumber), key: fingerprint(c.RawSubjectPublicKeyInfo), ends: c.NotAfter}
 	if now.After(c.NotAfter) {
@@ -211,8 +224,9 @@ func (k *keeper) identify(c *x509.Certificate, now time.Time) (identity, error) 
 	return who, nil
 }
 
-// requested returns the key of a certificate request, and its fingerprint. The request must be
-// signed with the key.
+// requested returns the public key in an agent's certificate request (PKCS #10 in DER), and the
+// fingerprint of that key. It is an error if the request is not signed with the key, or if the key
+// is not ECDSA on P-256. The subject of the request is ignored.
 func requested(der []byte) (key *ecdsa.PublicKey, name string, err error) {
 	r, err := x509.ParseCertificateRequest(der)
 	if err != nil || r.CheckSignature() != nil {

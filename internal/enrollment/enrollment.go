@@ -27,10 +27,12 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// namespace of all stored objects.
+// namespace is the namespace of all objects that this package stores: that of the clusters'
+// credentials.
 const namespace = clusterv1alpha1.SecretNamespace
 
-// Names and their parts.
+// Names of the objects that this package stores, or suffixes and prefixes of such names; see the
+// package comment.
 const (
 	authoritySecret   = "agent-authority.orrery.dev"
 	listenerConfigMap = "listener.orrery.dev"
@@ -39,7 +41,7 @@ const (
 	leftPrefix        = "left."
 )
 
-// Keys of a Secret NAME.join.
+// Keys of a Secret NAME.join, the record of the token with which agents of Cluster NAME can join.
 const (
 	joinHash = "sha256" // hash of the token
 	joinEnds = "ends"   // RFC 3339
@@ -47,31 +49,38 @@ const (
 	joinKey  = "key"    // fingerprint of the key that used the token first; missing: unused
 )
 
-// Annotations of a Secret NAME.agent. They are not secret. As metadata they are in a cache that
-// exists anyway.
+// Annotations of a Secret NAME.agent, the record of the key that agents of Cluster NAME may use.
+// The values are not secret. As annotations they are in the cache of metadata, which exists anyway.
 const (
 	annotationKey  = "agent.orrery.dev/key"              // fingerprint of the public key
 	annotationEnds = "agent.orrery.dev/certificate-ends" // of the last certificate, RFC 3339
+	// annotationRevoked is the time at which Replace revoked the key, RFC 3339 with nanoseconds. The
+	// Secret has no key then.
+	annotationRevoked = "agent.orrery.dev/revoked"
 )
 
-// secretOf returns a Secret with the name of a Cluster and a suffix, without content.
+// secretOf returns an empty Secret in the namespace of credentials, whose name is the Cluster's
+// name with a suffix (joinSuffix or agentSuffix).
 func secretOf(cluster, suffix string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + suffix}}
 }
 
-// owned makes the Cluster the owner of the Secret, which is then deleted with the Cluster.
+// owned makes the Cluster the only owner of the Secret, which is then deleted with the
+// Cluster. It changes the object in memory.
 func owned(s *corev1.Secret, c *clusterv1alpha1.Cluster) {
 	s.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: clusterv1alpha1.GroupVersion.String(), Kind: "Cluster", Name: c.Name, UID: c.UID,
 	}}
 }
 
-// writes is the number of attempts of a write that conflicts with others.
+// writes is the number of attempts of write after conflicts.
 const writes = 5
 
-// write reads a Secret, or starts an empty one, calls change, and writes the Secret if change
-// reports a change. After a conflict it reads again and calls change again. An error of change ends
-// it.
+// write changes the Secret with this name in the namespace of credentials. It reads the Secret
+// through reader, or starts an empty one, calls change, and writes the Secret through hub if change
+// returns true. It creates a missing Secret, and the namespace if necessary. After a conflict it
+// reads again and calls change again, up to writes times in all; then it returns the conflict. An
+// error of change ends write and is returned as it is.
 func write(ctx context.Context, reader client.Reader, hub client.Client, name string, change func(*corev1.Secret) (changed bool, err error)) error {
 	var err error
 	for range writes {
@@ -82,6 +91,8 @@ func write(ctx context.Context, reader client.Reader, hub client.Client, name st
 	return err
 }
 
+// tryWrite is one attempt of write to change a Secret. Its error satisfies apierrors.IsConflict or
+// IsAlreadyExists if another client wrote the Secret meanwhile.
 func tryWrite(ctx context.Context, reader client.Reader, hub client.Client, name string, change func(*corev1.Secret) (changed bool, err error)) error {
 	s := &corev1.Secret{}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
@@ -99,7 +110,7 @@ func tryWrite(ctx context.Context, reader client.Reader, hub client.Client, name
 	case !missing:
 		err = hub.Update(ctx, s)
 	default:
-		if err = hub.Create(ctx, s); apierrors.IsNotFound(err) { // the namespace
+		if err = hub.Create(ctx, s); apierrors.IsNotFound(err) { // the namespace does not exist
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 			if err = client.IgnoreAlreadyExists(hub.Create(ctx, ns)); err == nil {
 				err = hub.Create(ctx, s)
@@ -112,7 +123,8 @@ func tryWrite(ctx context.Context, reader client.Reader, hub client.Client, name
 	return nil
 }
 
-// moment parses a stored time. An invalid text gives the zero time, which is in the past.
+// moment parses a stored time, in RFC 3339. An invalid text gives the zero time, which is in
+// the past.
 func moment(text string) time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -121,4 +133,5 @@ func moment(text string) time.Time {
 	return at
 }
 
+// written returns a time as text, in RFC 3339 and UTC. moment parses it.
 func written(at time.Time) string { return at.UTC().Format(time.RFC3339) }

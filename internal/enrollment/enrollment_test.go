@@ -45,8 +45,8 @@ func TestRedeem(t *testing.T) {
 	token := s.token("oak")
 	a.redeem(token)
 	want := []offered{{"oak", oak.UID, a.credentials, true}}
-	if diff := cmp.Diff(want, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
-		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, s.takeOffers(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub got offers (-want +got):\n%s", diff)
 	}
 	c, err := x509.ParseCertificate(a.certificate)
 	if err != nil {
@@ -104,8 +104,8 @@ func TestTokens(t *testing.T) {
 
 	s.later(tokenLife)
 	second.redeemRefused(replaced, notOpened)
-	if n := len(s.told()); n != 4 {
-		t.Errorf("the hub was told %d times", n)
+	if n := len(s.takeOffers()); n != 4 {
+		t.Errorf("the hub got offers %d times", n)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestStolenRejoin(t *testing.T) {
 			t.Errorf("%s, a new connection: %+v", when, w)
 		}
 	}
-	s.told()
+	s.takeOffers()
 	token := s.token("oak")
 	works("after a rejoin")
 	thief := s.agent("oak")
@@ -137,14 +137,14 @@ func TestStolenRejoin(t *testing.T) {
 		thief.redeemRefused(token, "--replace")
 	}
 	works("after the theft")
-	if offers := s.told(); offers != nil {
+	if offers := s.takeOffers(); offers != nil {
 		t.Errorf("the hub gets credentials of the thief: %v", offers)
 	}
 	a.redeem(token)
 	works("after the agent's redemption")
 	thief.redeemRefused(token, notOpened)
-	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
-		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.takeOffers(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub got offers (-want +got):\n%s", diff)
 	}
 
 	replaced := s.replace("oak")
@@ -159,6 +159,100 @@ func TestStolenRejoin(t *testing.T) {
 	if w := b.welcome(); w != (tunnel.Welcome{}) {
 		t.Errorf("%+v", w)
 	}
+}
+
+// TestReplacedDuringRedemption: a key that --replace revokes stays revoked, and the next key joins,
+// even if the hub was about to store the revoked key.
+func TestReplacedDuringRedemption(t *testing.T) {
+	s := newSite(t)
+	s.server.stop()
+	hub := &pausing{Client: s.hub}
+	s.changes = hub
+	s.start()
+	for name, before := range map[string]func(old *agent) (token string){
+		"NoKey":      func(*agent) string { return s.token("oak") },
+		"KeyRevoked": func(*agent) string { return s.replace("oak") },
+		"SameKey": func(old *agent) string {
+			old.redeem(s.token("oak"))
+			return s.token("oak")
+		},
+	} {
+		for next, redeemed := range map[string]bool{"": false, "AndRedeemed": true} {
+			t.Run(name+next, func(t *testing.T) {
+				c := s.cluster("oak")
+				defer func() {
+					s.remove(c)
+					s.remove(secretOf("oak", agentSuffix))
+				}()
+				old, replacement := s.agent("oak"), s.agent("oak")
+				body := old.redemption(before(old))
+				reached, release := hub.pause("oak" + agentSuffix)
+				var status int
+				var receipt tunnel.Receipt
+				var posting sync.WaitGroup
+				posting.Go(func() { status, receipt = old.post(bytes.NewReader(body)) })
+				<-reached
+				token := s.replace("oak")
+				if redeemed {
+					replacement.redeem(token)
+				}
+				close(release)
+				posting.Wait()
+				if status != http.StatusForbidden || !strings.Contains(receipt.Refused, notOpened) || receipt.Certificate != nil {
+					t.Errorf("the revoked key: %d, %+v", status, receipt)
+				}
+				replacement.redeem(token)
+				if w := replacement.welcome(); w != (tunnel.Welcome{}) {
+					t.Errorf("the next key: %+v", w)
+				}
+				if old.certificate != nil {
+					old.refused("revoked")
+				}
+			})
+		}
+	}
+}
+
+// pausing is a client of the hub that holds one write of an object.
+type pausing struct {
+	client.Client
+
+	mu      sync.Mutex
+	name    string // of the object; "": none
+	reached chan struct{}
+	release chan struct{}
+}
+
+// pause holds the next write of the object with this name, until release is closed. reached is
+// closed when the write begins.
+func (p *pausing) pause(name string) (reached <-chan struct{}, release chan<- struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.name, p.reached, p.release = name, make(chan struct{}), make(chan struct{})
+	return p.reached, p.release
+}
+
+func (p *pausing) wait(o client.Object) {
+	p.mu.Lock()
+	if o.GetName() != p.name {
+		p.mu.Unlock()
+		return
+	}
+	p.name = ""
+	reached, release := p.reached, p.release
+	p.mu.Unlock()
+	close(reached)
+	<-release
+}
+
+func (p *pausing) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	p.wait(o)
+	return p.Client.Create(ctx, o, opts...)
+}
+
+func (p *pausing) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	p.wait(o)
+	return p.Client.Update(ctx, o, opts...)
 }
 
 // TestTokenOfAnotherCluster: a token is not valid for a Cluster that was created again under the
@@ -260,15 +354,15 @@ func TestReport(t *testing.T) {
 	} else {
 		a.certificate = receipt.Certificate
 	}
-	s.told()
+	s.takeOffers()
 
 	a.credentials.Token = "another"
 	if receipt := a.report(tunnel.Report{Sealed: a.seal("oak", a.credentials)}); receipt.Refused != "" || receipt.Certificate != nil {
 		t.Errorf("%+v", receipt)
 	}
 	// The hub has not reached the cluster yet, so the report counts as a redemption.
-	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
-		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.takeOffers(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub got offers (-want +got):\n%s", diff)
 	}
 	s.joined(oak)
 	old := a.certificate
@@ -280,13 +374,13 @@ func TestReport(t *testing.T) {
 	if w := a.welcome(); w != (tunnel.Welcome{}) {
 		t.Errorf("%+v", w)
 	}
-	s.told()
+	s.takeOffers()
 	if status, receipt := a.post(bytes.NewReader(recorded)); status != http.StatusForbidden {
 		t.Errorf("a replayed redemption: %d, %+v", status, receipt)
 	}
 	a.report(tunnel.Report{Sealed: a.seal("oak", a.credentials)})
-	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, false}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
-		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, false}}, s.takeOffers(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub got offers (-want +got):\n%s", diff)
 	}
 
 	for name, tc := range map[string]struct {
@@ -305,8 +399,8 @@ func TestReport(t *testing.T) {
 			}
 		})
 	}
-	if told := s.told(); told != nil {
-		t.Errorf("the hub was told %v", told)
+	if offers := s.takeOffers(); offers != nil {
+		t.Errorf("the hub got %v", offers)
 	}
 	s.refuse(errors.New("another cluster answers"))
 	receipt = a.report(tunnel.Report{Request: a.request(), Sealed: a.seal("oak", a.credentials)})
@@ -315,7 +409,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestAdmit: which agents are admitted, refused for now, or told to remove themselves.
+// TestAdmit: an agent is admitted, refused for now, or instructed to remove itself.
 func TestAdmit(t *testing.T) {
 	s := newSite(t)
 	oak := s.cluster("oak")
@@ -498,7 +592,7 @@ func TestRevocation(t *testing.T) {
 	if err := echoes(kept, "hello"); err != nil {
 		t.Errorf("another cluster's connection: %v", err)
 	}
-	// A process that starts judges by the present state.
+	// A new process decides by the present state.
 	s.server.stop()
 	s.start()
 	stays.address, stays.roots = s.server.address, s.server.roots
@@ -763,8 +857,8 @@ func TestHostileBodies(t *testing.T) {
 	if response.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("GET: %s", response.Status)
 	}
-	if told := s.told(); told != nil {
-		t.Errorf("the hub was told %v", told)
+	if offers := s.takeOffers(); offers != nil {
+		t.Errorf("the hub got %v", offers)
 	}
 	a.redeem(token)
 }
@@ -813,7 +907,8 @@ func (s *slow) Read(p []byte) (int, error) {
 	select {}
 }
 
-// TestLimits: redemptions are limited for each address, which leaves some for others, and for all.
+// TestLimits: redemptions are limited for each address, so that other addresses can redeem, and
+// in total.
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimits()

@@ -21,60 +21,73 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// Limits on redemptions, which come from unauthenticated clients.
+// Limits on redemptions. A redemption is the request of an agent that exchanges the token of a join
+// for a certificate. Its client is not authenticated.
 const (
 	redeemTime = 30 * time.Second // for the whole redemption
-	bodyTime   = 10 * time.Second // for its body to arrive; see Options
-	redeeming  = 16               // at once
+	bodyTime   = 10 * time.Second // for the body of the request to arrive
+	redeeming  = 16               // redemptions at once
 )
 
-// How often redemptions are accepted. Behind a balancer all agents have one address.
+// Limits on the rate of redemptions, from all addresses and from one address. Behind a load
+// balancer all agents have one address.
 var (
 	rateOfAll     = slots.Rate{PerSecond: 50, Burst: 200}
 	rateOfAddress = slots.Rate{PerSecond: 10, Burst: 50}
 )
 
-// join is the stored part of a token.
+// join is the record of a token, from the Secret NAME.join of a Cluster. No token is valid with the
+// zero value.
 type join struct {
 	hash []byte
 	ends time.Time
 	uid  types.UID
-	key  string // fingerprint of the key that used it; "": unused
+	key  string // fingerprint of the key that used the token; "": unused
 }
 
+// readJoin parses a Secret NAME.join, the record of a token. If values are missing or invalid, no
+// token is valid with the result.
 func readJoin(s *corev1.Secret) join {
 	return join{
 		hash: s.Data[joinHash], ends: moment(string(s.Data[joinEnds])), uid: types.UID(s.Data[joinUID]), key: string(s.Data[joinKey]),
 	}
 }
 
-// opens reports whether the token, redeemed with the key, is valid for the Cluster with the UID.
+// opens reports whether an agent may redeem the token for the Cluster with this UID. key is the
+// fingerprint of the agent's key. It is false for a wrong token, an empty UID, after the end of the
+// token, and if another key has used the token.
 func (j join) opens(uid types.UID, token, key string, now time.Time) bool {
 	hash := sha256.Sum256([]byte(token))
 	same := subtle.ConstantTimeCompare(j.hash, hash[:]) == 1
 	return same && uid != "" && j.uid == uid && now.Before(j.ends) && (j.key == "" || j.key == key)
 }
 
-// usedBy reports whether the key can still redeem its token again.
+// usedBy reports whether an agent with this key fingerprint has redeemed the token for the Cluster
+// with this UID, and the token has not ended. It is false for an empty key.
 func (j join) usedBy(uid types.UID, key string, now time.Time) bool {
 	return key != "" && j.key == key && j.uid == uid && now.Before(j.ends)
 }
 
-// errNotOpened is the answer to every invalid token. It does not reveal which clusters exist, or
-// which have tokens.
+// errNotOpened is the answer to every invalid token, and to every name of a cluster that does not
+// exist. So it does not reveal which clusters exist, or which have tokens.
 var errNotOpened = errors.New("the token opens no cluster of this name: it may have ended, have been replaced, or have been used with another key; run orrery cluster rejoin where the hub is administered, and apply what it prints")
 
-// limits bounds redemptions.
+// limits bounds the redemptions that run at once (places), and those that begin in a second
+// (rates).
 type limits struct {
 	places chan struct{}
 	rates  *slots.Rates
 }
 
+// newLimits returns limits with the constants of this file.
 func newLimits() *limits {
 	return &limits{places: make(chan struct{}, redeeming), rates: slots.NewRates(rateOfAll, rateOfAddress)}
 }
 
-// redeem serves tunnel.RedeemPath.
+// redeem serves tunnel.RedeemPath: POST with a tunnel.Redemption, answered with a tunnel.Receipt.
+// The status is 200 if the token was accepted, 403 if it was refused, 400 or 405 for invalid
+// requests, 429 if there are too many requests, and 503 if the hub failed. The client is not
+// authenticated.
 func (e *Enrollment) redeem(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -117,24 +130,29 @@ func (e *Enrollment) redeem(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// busy answers a redemption with status 429 and the header Retry-After.
 func (e *Enrollment) busy(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	e.answer(w, "Busy", http.StatusTooManyRequests, tunnel.Receipt{Refused: "too many agents are joining at once; try again"})
 }
 
+// answer writes the receipt of a redemption with the status, and counts result (such as Accepted)
+// in the metrics.
 func (e *Enrollment) answer(w http.ResponseWriter, result string, status int, receipt tunnel.Receipt) {
 	redemptions.WithLabelValues(result).Inc()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(receipt) //nolint:errchkjson // it may have gone
+	_ = json.NewEncoder(w).Encode(receipt) //nolint:errchkjson // the client may be gone
 }
 
-// refusal is an error that the client may see.
+// refusal is an error that may be sent to the agent. Other errors are only logged.
 type refusal struct{ error }
 
-// take exchanges a token for a certificate. The process may be killed between any two steps: the
-// agent then repeats the whole redemption.
+// take exchanges the token in a Redemption for a certificate, in DER. It records the agent's key,
+// and offers the agent's credentials for the cluster to the hub. An error may be sent to the agent
+// only if it is a *refusal. If the process is killed between two of these changes, the agent
+// repeats the whole redemption.
 func (e *Enrollment) take(ctx context.Context, r tunnel.Redemption) (certificate []byte, err error) {
 	k := e.keeper.Load()
 	if k == nil {
@@ -162,8 +180,10 @@ func (e *Enrollment) take(ctx context.Context, r tunnel.Redemption) (certificate
 	return certificate, nil
 }
 
-// bind records that a key has used the token of a Cluster. Unauthenticated requests get this far,
-// so all of them take the same path, whether the cluster exists or not.
+// bind records that an agent's key has used the token of a Cluster, and returns the Cluster. key is
+// the fingerprint of the key. The error is a *refusal if the token is not valid for the Cluster and
+// the key, or the Cluster does not exist. The agent is not authenticated yet. So bind makes the
+// same requests whether the cluster exists or not.
 func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clusterv1alpha1.Cluster, error) {
 	c := &clusterv1alpha1.Cluster{}
 	named := nameOfCluster(cluster)
@@ -191,8 +211,10 @@ func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clu
 	return c, err
 }
 
-// keeps returns an error if agents of the cluster have another key. A token does not replace their
-// key: a thief of the token would disconnect the cluster. Only the holder of the token gets here.
+// keeps returns a *refusal if the agents of the cluster have another key than that with this
+// fingerprint. A token does not replace their key, because a thief of the token could otherwise
+// disconnect the cluster. Other errors are those of the request to the API server. bind calls keeps
+// only after it has checked the token.
 func (e *Enrollment) keeps(ctx context.Context, c *clusterv1alpha1.Cluster, key string) error {
 	agents := &corev1.Secret{}
 	if _, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, agentSuffix)), agents); err != nil {
@@ -205,8 +227,9 @@ func (e *Enrollment) keeps(ctx context.Context, c *clusterv1alpha1.Cluster, key 
 	return nil
 }
 
-// nameOfCluster returns the text if it can be the name of a cluster, else a name that no cluster
-// has.
+// nameOfCluster returns the text if it can be the name of a cluster, else "-", which no cluster
+// has as its name. With "-", bind makes the same requests for an invalid name as for the name of
+// a cluster that does not exist.
 func nameOfCluster(text string) string {
 	if len(text) == 0 || len(text) > 63 {
 		return "-"
@@ -219,14 +242,27 @@ func nameOfCluster(text string) string {
 	return text
 }
 
-// issue issues a certificate of a Cluster for a key. It first stores the key as the one that the
-// cluster's agents may use: otherwise the certificate could not be revoked. If fresh is false, the
-// key must be stored already.
+// issue issues a certificate of a Cluster, in DER, for an agent's key. name is the fingerprint of
+// the key. issue first stores name as the key that the cluster's agents may use; otherwise the
+// certificate could not be revoked. fresh allows a new key, for a redemption, if the key has used
+// the token that is valid now. In all other cases, the error is a *refusal if name is not stored
+// already.
+//
+// A key is never stored after Replace has revoked it: issue reads the Secret NAME.agent, then the
+// token, and writes the Secret only if it did not change since. Replace writes the token, then the
+// Secret. So issue either reads the new token, or its write is a conflict, or Replace overwrites
+// the key. All reads are from the API server, because a cache could have the earlier token.
 func (e *Enrollment) issue(ctx context.Context, k *keeper, c *clusterv1alpha1.Cluster, key *ecdsa.PublicKey, name string, fresh bool) ([]byte, error) {
 	now := e.now()
 	err := write(ctx, e.reader, e.hub, c.Name+agentSuffix, func(s *corev1.Secret) (bool, error) {
-		if !fresh && keyOf(s, c) != name {
+		known := keyOf(s, c) == name
+		if !known && !fresh {
 			return false, &refusal{errors.New("the certificate was revoked meanwhile")}
+		}
+		if !known {
+			if err := e.stillOpens(ctx, c, name); err != nil {
+				return false, err
+			}
 		}
 		owned(s, c)
 		s.Annotations = map[string]string{annotationKey: name, annotationEnds: written(now.Add(certificateLife))}
@@ -236,4 +272,17 @@ func (e *Enrollment) issue(ctx context.Context, k *keeper, c *clusterv1alpha1.Cl
 		return nil, err
 	}
 	return k.certify(identity{cluster: c.Name, uid: c.UID}, key, now)
+}
+
+// stillOpens returns a *refusal if the valid token of the Cluster is not one that the key with this
+// fingerprint has used: after bind, the token was replaced or has ended.
+func (e *Enrollment) stillOpens(ctx context.Context, c *clusterv1alpha1.Cluster, key string) error {
+	s := &corev1.Secret{}
+	if _, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, joinSuffix)), s); err != nil {
+		return err
+	}
+	if !readJoin(s).usedBy(c.UID, key, e.now()) {
+		return &refusal{errNotOpened}
+	}
+	return nil
 }

@@ -13,7 +13,10 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// report processes the report of an admitted agent. It is a gateway.Taker.
+// report processes the report of an agent: new credentials of the hub for the agent's cluster, and
+// mostly a request for a new certificate. It is the gateway.Taker of this hub. It checks the
+// agent's certificate again. The receipt may have a new certificate even if the credentials are
+// refused. Internal errors are logged, and the agent gets a refusal that asks to try again.
 func (e *Enrollment) report(ctx context.Context, certificate *x509.Certificate, cluster string, r tunnel.Report) tunnel.Receipt {
 	var receipt tunnel.Receipt
 	err := e.renew(ctx, certificate, cluster, r, &receipt)
@@ -30,6 +33,10 @@ func (e *Enrollment) report(ctx context.Context, certificate *x509.Certificate, 
 	return receipt
 }
 
+// renew issues a certificate if the report of an agent requests one, and offers the reported
+// credentials to the hub. It stores the certificate in receipt, also if it then returns an error.
+// If the join is complete, it deletes the token of that join. An error may be sent to the agent
+// only if it is a *refusal.
 func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, cluster string, r tunnel.Report, receipt *tunnel.Receipt) error {
 	k := e.keeper.Load()
 	if k == nil {
@@ -43,7 +50,7 @@ func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, c
 	if err != nil {
 		return err
 	}
-	if err := judge(who, have, e.now()); err != nil { // it may have changed since Admit
+	if err := judge(who, have, e.now()); err != nil { // the decision may have changed since Admit
 		return &refusal{err}
 	}
 	if len(r.Request) > 0 {
@@ -62,7 +69,8 @@ func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, c
 	if err := tunnel.Open(k.sealing, cluster, r.Sealed, &credentials); err != nil {
 		return &refusal{err}
 	}
-	// The holder of the key can redeem its token again, so the report counts as a redemption.
+	// An agent whose key has redeemed the token could redeem it again. So its report counts as a
+	// redemption.
 	if err := e.options.Offer(ctx, cluster, who.uid, credentials, have.joining); err != nil {
 		return &refusal{err}
 	}
@@ -72,8 +80,9 @@ func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, c
 	return nil
 }
 
-// settle deletes the token of a completed join: the agent has its certificate, and the hub its
-// credentials. A recorded redemption is useless from then on.
+// settle deletes the token of a completed join, after which a recorded redemption is useless. key
+// is the fingerprint of the key of the agent that reported. If another key used the token, or there
+// is no token, settle does nothing.
 func (e *Enrollment) settle(ctx context.Context, c *clusterv1alpha1.Cluster, key string) error {
 	s := &corev1.Secret{}
 	there, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, joinSuffix)), s)

@@ -27,28 +27,31 @@ import (
 )
 
 const (
-	// lookInterval is the interval between checks for expired authorities and tombstones.
+	// lookInterval is the interval between checks of the certificate authority for agents, and of the
+	// records of clusters that have left (tombstones).
 	lookInterval = time.Hour
-	// retryInterval is the delay before a failed check is repeated.
+	// retryInterval is the delay before a failed check of agents or of their certificate authority is
+	// repeated.
 	retryInterval = time.Second
-	// recheckTime bounds one check of the agents of a cluster: their connections must end within 5
-	// seconds of a revocation.
+	// recheckTime bounds one check of the agents of a cluster. After a revocation their connections
+	// must end within 5 seconds. recheckers is the number of clusters that are checked at once.
 	recheckTime = 3 * time.Second
 	recheckers  = 4
 )
 
 // Options of Enrollment.
 type Options struct {
-	// URL of the hub's listener for agents; "": unknown.
+	// URL of the hub's listener for agents; "": unknown. Published then returns an error.
 	URL string
-	// Authorities returns the authorities of the listener's certificate in PEM; none: the system's.
+	// Authorities returns the authorities of the listener's certificate in PEM. An empty result means
+	// that agents use the system's authorities. It is called at least every hour.
 	Authorities func() ([]byte, error)
-	// Offer receives the credentials with which the hub reaches the agent's cluster. redeemed is
-	// true if the agent holds the token of the join. An error is sent to the agent. Until Offer of
-	// the redemption has returned, the hub cannot reach the cluster through the agent.
+	// Offer receives the credentials with which the hub reaches the agent's cluster. redeemed is true
+	// if the agent has shown the token of its join, or has used it. An error is sent to the agent. In
+	// a redemption, the agent gets its certificate only after Offer has returned nil.
 	Offer func(ctx context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error
-	// Changed is called when agents of a cluster connected, disconnected or changed; see
-	// gateway.Options.
+	// Changed is called when agents of a cluster connected, disconnected or changed. It must not
+	// block, and several goroutines call it. It may be nil.
 	Changed func(cluster string)
 	// Timing of the tunnel; the zero value: tunnel.DefaultTiming.
 	Timing tunnel.Timing
@@ -58,7 +61,8 @@ type Options struct {
 	retries  clock.WithTicker
 }
 
-// Enrollment admits agents.
+// Enrollment admits the agents of clusters, issues their certificates, and has the gateway for
+// their connections. Add makes it. Several goroutines may use it.
 type Enrollment struct {
 	options Options
 	hub     client.Client
@@ -72,15 +76,17 @@ type Enrollment struct {
 	ensured reconciler.Attempt
 }
 
-// Prepared returns a channel that is closed once the enrollment has written its objects at the
-// start on the hub, or has failed once to write them.
+// Prepared returns a channel that is closed after the first attempt to write the objects of the
+// enrollment on the hub, successful or not. That attempt begins when the manager has started.
 func (e *Enrollment) Prepared() <-chan struct{} { return e.ensured.Ended() }
 
-// everybody in the queue is all clusters, and the authority.
+// everybody is an element of Enrollment.queue that means all clusters with agents, and the
+// certificate authority for agents. Other elements are names of clusters.
 const everybody = ""
 
-// Add adds the enrollment of agents to a manager. It detects revocations in the manager's caches of
-// Clusters and of the metadata of Secrets.
+// Add adds the enrollment of agents to a manager. Until the manager has started and the certificate
+// authority for agents was read, agents are refused. The manager's caches of Clusters and of the
+// metadata of Secrets show which agents lost their right to connect.
 func Add(mgr manager.Manager, o Options) (*Enrollment, error) {
 	if o.Timing == (tunnel.Timing{}) {
 		o.Timing = tunnel.DefaultTiming()
@@ -116,18 +122,20 @@ func Add(mgr manager.Manager, o Options) (*Enrollment, error) {
 	return e, nil
 }
 
-// Gateway dials clusters through their agents.
+// Gateway returns the gateway, which dials clusters through their agents. Every call returns the
+// same Gateway. It is closed when the manager stops.
 func (e *Enrollment) Gateway() *gateway.Gateway { return e.gateway }
 
-// Routes returns the handlers for the listener, by path.
+// Routes returns the handlers that the hub's listener serves to agents, by path: the tunnel,
+// reports and redemptions.
 func (e *Enrollment) Routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		tunnel.Path: e.gateway, tunnel.ReportPath: e.gateway.Reports(e.report), tunnel.RedeemPath: http.HandlerFunc(e.redeem),
 	}
 }
 
-// handler calls changed when an object is added, updated or deleted. was is nil for a new object,
-// is for a deleted one.
+// handler returns an event handler that calls changed when an object is added, updated or deleted.
+// Its arguments are the object before (nil: it is new) and the object now (nil: it was deleted).
 func handler(changed func(was, is metav1.Object)) toolscache.ResourceEventHandler {
 	object := func(o any) metav1.Object {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
@@ -146,7 +154,8 @@ func handler(changed func(was, is metav1.Object)) toolscache.ResourceEventHandle
 	}
 }
 
-// clusterChanged queues the agents of a Cluster for a new check if the change can matter.
+// clusterChanged queues the agents of a Cluster for a new check if the Cluster is new, was deleted,
+// was replaced by one with another UID, or began to be deleted. was and is are as in handler.
 func (e *Enrollment) clusterChanged(was, is metav1.Object) {
 	old, _ := was.(*clusterv1alpha1.Cluster)
 	now, _ := is.(*clusterv1alpha1.Cluster)
@@ -160,7 +169,9 @@ func (e *Enrollment) clusterChanged(was, is metav1.Object) {
 	}
 }
 
-// secretChanged queues the agents for a new check whose key or authority changed.
+// secretChanged queues the agents of a cluster for a new check if their Secret NAME.agent has
+// another key. It queues the agents of all clusters if the Secret of the certificate authority
+// changed. Other Secrets are ignored. was and is are as in handler.
 func (e *Enrollment) secretChanged(was, is metav1.Object) {
 	o := is
 	if o == nil {
@@ -179,7 +190,10 @@ func (e *Enrollment) secretChanged(was, is metav1.Object) {
 	}
 }
 
-// run works until ctx ends, and then closes the gateway.
+// run does the work of the enrollment while the manager runs, until ctx ends. It checks the
+// certificate authority and the tombstones of clusters that have left every lookInterval, and
+// agents after changes. Failures are logged and retried. At the end it closes the gateway, waits
+// for its goroutines and returns nil.
 func (e *Enrollment) run(ctx context.Context) error {
 	var working sync.WaitGroup
 	for range recheckers {
@@ -204,6 +218,8 @@ func (e *Enrollment) run(ctx context.Context) error {
 	return nil
 }
 
+// work calls look for the elements of the queue until the queue is shut down. A check that is not
+// complete is repeated after retryInterval. run starts it in several goroutines.
 func (e *Enrollment) work(ctx context.Context) {
 	for {
 		cluster, end := e.queue.Get()
@@ -217,7 +233,9 @@ func (e *Enrollment) work(ctx context.Context) {
 	}
 }
 
-// look checks the agents of a cluster again, and reports whether the check is complete.
+// look checks the agents of a cluster again, and closes the connections of those that are refused
+// now. It returns false if the check is not complete and must be repeated. For everybody it instead
+// renews the certificate authority and queues all clusters with agents.
 func (e *Enrollment) look(ctx context.Context, cluster string) bool {
 	ctx, cancel := context.WithTimeout(ctx, recheckTime)
 	defer cancel()

@@ -57,7 +57,7 @@ type site struct {
 	mu      sync.Mutex
 	now     time.Duration // by which the hub's clock is ahead
 	offers  []offered
-	refused error // what Offer says
+	refused error // result of Offer
 	changes client.Client
 	retries clock.WithTicker // nil: the real one
 	// bodyTime is how long a body may take to arrive.
@@ -203,8 +203,8 @@ func (s *site) refuse(err error) {
 	s.refused = err
 }
 
-// told returns the calls of Offer since the last call of told.
-func (s *site) told() []offered {
+// takeOffers returns the calls of Offer since its previous call.
+func (s *site) takeOffers() []offered {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.offers

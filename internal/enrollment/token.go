@@ -18,20 +18,27 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// tokenLife is how long a token can be redeemed.
+// tokenLife is how long an agent can redeem the token of a join.
 const tokenLife = 24 * time.Hour
 
-// NewToken creates a token with which an agent of the Cluster can enrol, within 24 hours. It
-// replaces an earlier token, used or not. If agents of the cluster have a key, only that key can
-// redeem the token, and their certificates stay valid: a thief of the token gets nothing. See
-// Replace.
+// NewToken creates the token with which agents of the Cluster can get their first certificate, and
+// returns it with its end, after 24 hours. The hub stores only the hash. The token replaces an
+// earlier one, used or not. If agents of the cluster have a key already, only that key can redeem
+// the token, so a thief of the token gets nothing, and their certificates stay valid. Replace also
+// revokes that key. It is an error if the Cluster does not exist or is being deleted.
 func NewToken(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
-	c := &clusterv1alpha1.Cluster{}
+	token, expires, _, err = newToken(ctx, hub, cluster)
+	return token, expires, err
+}
+
+// newToken does the work of NewToken, and also returns the Cluster.
+func newToken(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, c *clusterv1alpha1.Cluster, err error) {
+	c = &clusterv1alpha1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Name: cluster}, c); err != nil {
-		return "", time.Time{}, fmt.Errorf("get cluster %s: %w", cluster, err)
+		return "", time.Time{}, nil, fmt.Errorf("get cluster %s: %w", cluster, err)
 	}
 	if !c.DeletionTimestamp.IsZero() {
-		return "", time.Time{}, fmt.Errorf("cluster %s is leaving the fleet: wait until it has left, and join it again", cluster)
+		return "", time.Time{}, nil, fmt.Errorf("cluster %s is leaving the fleet: wait until it has left, and join it again", cluster)
 	}
 	random := make([]byte, 32)
 	_, _ = rand.Read(random) // it never fails
@@ -43,31 +50,45 @@ func NewToken(ctx context.Context, hub client.Client, cluster string) (token str
 		s.Data = map[string][]byte{joinHash: hash[:], joinEnds: []byte(written(expires)), joinUID: []byte(c.UID)}
 		return true, nil
 	})
-	return token, expires, err
+	return token, expires, c, err
 }
 
-// Replace creates a token as NewToken does, and revokes the key of the Cluster's agents. Their
-// certificates are then invalid, and their connections end. The first key that redeems the token is
-// that of the cluster's agents.
+// Replace creates a token for agents of the Cluster with NewToken, and revokes the key that its
+// agents have. Their certificates are then invalid, and the hub ends their connections within
+// seconds. The first key that redeems the token becomes the key of the cluster's agents. After an
+// error, the earlier token may be invalid already.
+//
+// Replace first writes the token and then the Secret NAME.agent, and each call changes that Secret.
+// issue depends on both.
 func Replace(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
-	if token, expires, err = NewToken(ctx, hub, cluster); err != nil {
+	token, expires, c, err := newToken(ctx, hub, cluster)
+	if err != nil {
 		return "", time.Time{}, err
 	}
-	if err := client.IgnoreNotFound(hub.Delete(ctx, secretOf(cluster, agentSuffix))); err != nil {
-		return "", time.Time{}, fmt.Errorf("forget the key of the agents of cluster %s: %w", cluster, err)
+	err = write(ctx, hub, hub, cluster+agentSuffix, func(s *corev1.Secret) (bool, error) {
+		owned(s, c)
+		// A deletion, or an update that changes nothing, causes no conflict in issue if the Secret has
+		// no key. So each call writes another time.
+		s.Annotations = map[string]string{annotationRevoked: time.Now().UTC().Format(time.RFC3339Nano)}
+		return true, nil
+	})
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("revoke the key of the agents of cluster %s: %w", cluster, err)
 	}
 	return token, expires, nil
 }
 
-// Keys of the listener's ConfigMap.
+// Keys of the ConfigMap listener.orrery.dev, which Published reads.
 const (
 	listenerURL = "url"
 	listenerCA  = "ca.crt"
 	listenerKey = "key" // in base64
 )
 
-// Published returns how agents reach the hub: the URL of its listener, the authorities of its
-// certificate in PEM (empty: the system's), and the public key for tunnel.Seal.
+// Published returns how agents reach the hub, for the manifest of an agent: the URL of the hub's
+// listener, the authorities of its certificate in PEM (empty: the system's), and the public key for
+// tunnel.Seal. It is an error, with what the user can do, if the hub has not published these values
+// or does not know its URL.
 func Published(ctx context.Context, hub client.Reader) (listener string, ca, key []byte, err error) {
 	m := &corev1.ConfigMap{}
 	err = hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: listenerConfigMap}, m)
@@ -85,8 +106,9 @@ func Published(ctx context.Context, hub client.Reader) (listener string, ca, key
 	return m.Data[listenerURL], []byte(m.Data[listenerCA]), key, nil
 }
 
-// OnlyLocal reports whether the host of the URL is this machine. Agents on other machines cannot
-// use such a URL: orrery server needs --public-url and --public-address.
+// OnlyLocal reports whether the host of the URL of the hub's listener is localhost or a loopback
+// address. Agents on other machines cannot use such a URL; orrery server needs --public-url and
+// --public-address then. It is false for a text that is no URL.
 func OnlyLocal(listener string) bool {
 	u, err := url.Parse(listener)
 	if err != nil {

@@ -12,15 +12,17 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// tombstoneLife is how long the hub remembers a cluster that has left.
+// tombstoneLife is how long the hub remembers, in a ConfigMap (tombstone), that a cluster with
+// agents has left the fleet.
 const tombstoneLife = 365 * 24 * time.Hour
 
-// labelLeft is the label of tombstones.
+// labelLeft is the label of the ConfigMaps that record clusters that have left (tombstones).
 const labelLeft = "agent.orrery.dev/left"
 
-// Leave records, by the UID of its Cluster, that a cluster with agents leaves, so that the agents
-// remove themselves. It is called when nothing more must be done in the cluster. For a cluster that
-// never had agents it does nothing.
+// Leave records, by the UID of its Cluster, that a cluster with agents leaves the fleet. From then
+// on its agents are refused with tunnel.ErrGone, after which they remove themselves. It is a phase
+// of the departure, called when nothing more must be done in the cluster. It may be called again.
+// For a cluster whose hub has no Secret NAME.agent it does nothing: the cluster never had agents.
 func (e *Enrollment) Leave(ctx context.Context, c *clusterv1alpha1.Cluster) error {
 	if c.Spec.SyncMode != clusterv1alpha1.Pull {
 		// The cluster may have had agents before.
@@ -40,7 +42,8 @@ func (e *Enrollment) Leave(ctx context.Context, c *clusterv1alpha1.Cluster) erro
 	return nil
 }
 
-// forget deletes old tombstones.
+// forget deletes the records (tombstones) of clusters that left more than tombstoneLife ago. It
+// ends at the first error.
 func (e *Enrollment) forget(ctx context.Context) error {
 	list := &corev1.ConfigMapList{}
 	if err := e.reader.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{labelLeft: "true"}); err != nil {

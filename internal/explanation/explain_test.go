@@ -27,7 +27,8 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// someFacts are of a Deployment that a policy places in oak and elm, as was decided and applied.
+// someFacts returns facts about a Deployment that a policy places in oak and elm, after the
+// decision and the applies.
 func someFacts() facts {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("apps/v1")
@@ -74,14 +75,14 @@ func TestExplain(t *testing.T) {
 		"TemplateIsNewer":   {func(f *facts) { f.object.SetGeneration(4) }, fleetv1alpha1.PlacementPlaced, false, "placed in 2 clusters", []string{"Decision []"}},
 		"PolicyIsNewer":     {func(f *facts) { f.claims.Hash = "another" }, fleetv1alpha1.PlacementPlaced, false, "placed in 2 clusters", nil},
 		"DecidedAnewSince":  {func(f *facts) { f.decision.Targets = f.decision.Targets[1:] }, fleetv1alpha1.PlacementPlaced, false, "placed in 2 clusters", nil},
-		"NoRecord":          {func(f *facts) { f.decision = nil }, fleetv1alpha1.PlacementPlaced, true, "why is not known: the hub has no record of the decision", nil},
+		"NoRecord":          {func(f *facts) { f.decision = nil }, fleetv1alpha1.PlacementPlaced, true, "the reason is unknown: the hub has no record of the decision", nil},
 		"Unreadable":        {func(f *facts) { f.decision, f.unread = nil, errors.New("disk") }, fleetv1alpha1.PlacementPlaced, true, "the hub's records cannot be read now", nil},
-		"NothingIsKnownYet": {func(f *facts) { f.known = false }, fleetv1alpha1.PlacementUnknown, false, "ask again", nil},
-		"Undecided":         {func(f *facts) { f.binding = nil }, fleetv1alpha1.PlacementWaiting, false, "PropagationPolicy shop/web claims it; where it belongs is decided in a moment", []string{"Decision []"}},
+		"NothingIsKnownYet": {func(f *facts) { f.known = false }, fleetv1alpha1.PlacementUnknown, false, "try again in a few seconds", nil},
+		"Undecided":         {func(f *facts) { f.binding = nil }, fleetv1alpha1.PlacementWaiting, false, "PropagationPolicy shop/web selects it; its clusters are chosen in a moment", []string{"Decision []"}},
 		"NoClass":           {func(f *facts) { f.binding, f.claims.NoClass = nil, "urgent" }, fleetv1alpha1.PlacementWaiting, false, "PriorityClass urgent", []string{"PriorityClass []"}},
-		"Unclaimed":         {func(f *facts) { f.binding, f.claims = nil, placement.Claims{} }, fleetv1alpha1.PlacementUnclaimed, true, "no policy claims it", nil},
-		"Reserved":          {func(f *facts) { f.binding, f.claims, f.placeable = nil, placement.Claims{}, false }, fleetv1alpha1.PlacementReserved, true, "no policy may claim it", nil},
-		"PolicyGone":        {func(f *facts) { f.claims = placement.Claims{} }, fleetv1alpha1.PlacementPlaced, true, "no policy claims it any more, and its placement stays", nil},
+		"Unclaimed":         {func(f *facts) { f.binding, f.claims = nil, placement.Claims{} }, fleetv1alpha1.PlacementUnclaimed, true, "no policy places it, so it is on the hub only: create a PropagationPolicy that selects it", nil},
+		"Reserved":          {func(f *facts) { f.binding, f.claims, f.placeable = nil, placement.Claims{}, false }, fleetv1alpha1.PlacementReserved, true, "no policy may place it", nil},
+		"PolicyGone":        {func(f *facts) { f.claims = placement.Claims{} }, fleetv1alpha1.PlacementPlaced, true, "no policy selects it any more, and its copies stay", nil},
 		"Nowhere": {func(f *facts) {
 			f.binding.Spec.Clusters, f.decision = nil, nil
 			f.outcome = &placement.Outcome{Reason: workv1alpha2.ReasonNoClusterFits, Message: "no cluster fits; ash: it does not answer"}
@@ -101,7 +102,7 @@ func TestExplain(t *testing.T) {
 		"Gone": {func(f *facts) {
 			f.gone, f.claims, f.copies, f.keeping = true, placement.Claims{}, nil, []string{"oak"}
 			f.binding.DeletionTimestamp = new(metav1.Now())
-		}, fleetv1alpha1.PlacementWaiting, false, "it is gone from the hub, and its copies are being removed", []string{"Removal [oak]"}},
+		}, fleetv1alpha1.PlacementWaiting, false, "it was deleted on the hub, and its copies are being deleted", []string{"Removal [oak]"}},
 		"DeletionWaits": {func(f *facts) {
 			f.object.SetDeletionTimestamp(new(metav1.Now()))
 			f.object.SetFinalizers([]string{"example.com/cleanup"})
@@ -110,7 +111,7 @@ func TestExplain(t *testing.T) {
 		"ContestedWhereNobodySeesIt": {func(f *facts) {
 			f.contests = map[string]string{"oak": "x"}
 			f.visibility = visibility{fenced: true, sees: func(cluster string) bool { return cluster != "oak" }}
-		}, fleetv1alpha1.PlacementPlaced, true, "1 of which you may not see", nil},
+		}, fleetv1alpha1.PlacementPlaced, true, "you may not see 1 of them", nil},
 		"DeletionGoesOn": {func(f *facts) {
 			f.object.SetDeletionTimestamp(new(metav1.Now()))
 			f.object.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
@@ -142,7 +143,7 @@ func TestExplain(t *testing.T) {
 				t.Errorf("%s, current %v: %s", e.State, e.Current, e.Message)
 			}
 			if name == "OfAnEarlierObject" {
-				return // what it waits for is the removal, which is not begun yet
+				return // it waits for the removal, which has not begun
 			}
 			if diff := cmp.Diff(c.waits, waits); diff != "" {
 				t.Errorf("waits (-want +got)\n%s", diff)
@@ -151,25 +152,27 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestUnreadableResults: a cluster of which this process knows no result is not said to have given none while the records cannot be read.
+// TestUnreadableResults: while the records cannot be read, the result of a cluster that this
+// process does not know is reported as unknown, not as missing.
 func TestUnreadableResults(t *testing.T) {
 	f := someFacts()
 	delete(f.results, "oak")
 	f.recorded = false
 	waits := explain(f).Waits
-	if len(waits) != 1 || waits[0].For != fleetv1alpha1.WaitApply || !strings.Contains(waits[0].Message, "is not known: the hub's records cannot be read now") ||
+	if len(waits) != 1 || waits[0].For != fleetv1alpha1.WaitApply || !strings.Contains(waits[0].Message, "is unknown: the hub's records cannot be read now") ||
 		!cmp.Equal(waits[0].Clusters, []string{"oak"}) {
 		t.Errorf("%+v", waits)
 	}
 }
 
-// TestHiddenClustersAreNotNamed: whatever is known, no text of an explanation or a review names a
-// cluster that the caller may not see. Messages name clusters that the caller sees and those that
-// have the object: decisions are made on no others.
+// TestHiddenClustersAreNotNamed: with any facts, no text of an explanation or a review names a
+// cluster that the caller may not see. Messages name clusters that the caller sees and those
+// that have the object: decisions are made on no others.
 func TestHiddenClustersAreNotNamed(t *testing.T) {
 	const seed = 20
 	random := rand.New(rand.NewPCG(seed, seed))
-	names := []string{"ash", "elm", "oak", "eu-west.1", "pine", "web"} // the last is the object's name, too
+	// The last one is also the name of the policy.
+	names := []string{"ash", "elm", "oak", "eu-west.1", "pine", "web"}
 	for round := range 300 {
 		f := someFacts()
 		f.object.SetName("shopfront")
@@ -189,7 +192,7 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 				}
 				return some()
 			}
-			return fmt.Sprintf("1 of 2 clusters; %s: it does not answer; how many have room in %s, %s is not known; what runs in %s stays", named(), named(), named(), named())
+			return fmt.Sprintf("1 of 2 clusters; %s: it does not answer; the free capacity of %s, %s is unknown; what runs in %s stays", named(), named(), named(), named())
 		}
 		f.decision.Message, f.outcome.Message, f.outcome.Reason = text(), text(), workv1alpha2.ReasonInsufficient
 		f.decision.Verdicts = append(f.decision.Verdicts, records.Verdict{Reason: "Tainted", Message: "a taint", Clusters: []string{one(), one()}})
@@ -228,14 +231,14 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 	}
 }
 
-// TestHiddenIsAbsent: to who may not see pine, everything is said of it as of a name that no
-// cluster has. That pine was judged and rejected is not said, and a text with its name, such as a
-// member's refusal of a value, is shown as with any other name.
+// TestHiddenIsAbsent: a caller who may not see pine gets the same answer as for a name that no
+// cluster has. The answer does not say that pine was judged and rejected. A text with its name,
+// such as a member's refusal of a value, is shown as with any other name.
 func TestHiddenIsAbsent(t *testing.T) {
 	said := func(name string, judged bool, v visibility) string {
 		f := someFacts()
 		f.visibility = v
-		text := "1 of 2 clusters; " + name + ": UnknownCluster, clusterNames names a cluster that was never joined, or that the namespace may not use"
+		text := "1 of 2 clusters; " + name + ": UnknownCluster, no cluster that the namespace may use has this name: correct the policy, or join the cluster"
 		f.decision.Message, f.outcome.Message, f.outcome.Reason = text, text, workv1alpha2.ReasonInsufficient
 		refused := fmt.Sprintf("spec.x: Invalid value: %q", name)
 		f.results["oak"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonRejected, Message: refused, Current: true}
@@ -271,7 +274,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 	}
 }
 
-// TestClosedSinceTheDecision: a caller who sees every cluster sees which are closed now, also
+// TestClosedSinceTheDecision: a caller who sees every cluster sees which are closed now, even
 // those that the decision did not know.
 func TestClosedSinceTheDecision(t *testing.T) {
 	f := someFacts()
@@ -303,11 +306,12 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestMovesAreBounded: of many moves the first are told, those that lose something before the others; all are counted, and none that the caller may not get is named.
+// TestMovesAreBounded: of many moves the first are listed, those that lose something before the
+// others. All are counted, and no object is named that the caller may not get.
 func TestMovesAreBounded(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
-	var told placement.Moves
+	var result placement.Moves
 	for i := range 250 {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": []string{"ConfigMap", "Gone"}[i/249]}}
 		o.SetNamespace([]string{"shop", "vault"}[i%2])
@@ -316,17 +320,17 @@ func TestMovesAreBounded(t *testing.T) {
 		if i == 200 {
 			m.Before, m.After = &workv1alpha2.ResourceBinding{Spec: *m.After}, &workv1alpha2.BindingSpec{}
 		}
-		told.Moving = append(told.Moving, m)
+		result.Moving = append(result.Moving, m)
 	}
 	asked := 0
-	a := &audience{Explainer: New(Options{Mapper: mapper}), until: time.Now().Add(time.Hour), kinds: map[scope]sights{}}
+	a := &audience{Explainer: New(Options{Mapper: mapper}), until: time.Now().Add(time.Hour), kinds: map[scope]rights{}}
 	a.may = func(_ context.Context, what authorizationv1.ResourceAttributes) error {
 		if asked++; what.Namespace == "vault" {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: what.Resource}, "", nil)
 		}
 		return nil
 	}
-	moves, err := a.tell(t.Context(), told)
+	moves, err := a.tell(t.Context(), result)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +346,7 @@ func TestMovesAreBounded(t *testing.T) {
 		}
 	}
 	a.until = time.Now()
-	if moves, err = a.tell(t.Context(), told); err != nil || moves.Hidden != 250 || len(moves.Items) != 0 {
+	if moves, err = a.tell(t.Context(), result); err != nil || moves.Hidden != 250 || len(moves.Items) != 0 {
 		t.Errorf("without time: %+v, %v", moves, err)
 	}
 }

@@ -1,11 +1,11 @@
 // Package explanation explains why an object of the hub is placed in its clusters, what its
-// state there is, and where it would be placed. It reports what the controllers know already,
-// and writes nothing. It collects facts; pure functions draw the conclusions.
+// state there is, and where it would be placed. It reports what the controllers of the hub already
+// know, and writes nothing. It collects facts; pure functions draw the conclusions.
 //
-// The caller needs the right to get the object, or to create policies to review one. A caller
-// with rights in one namespace sees the clusters that the namespace may use, as in a search. An
-// answer does not depend on whether another cluster is in the fleet, unless the cluster has the
-// object: such clusters are counted and not named.
+// The caller needs the right to get the object. For a review, which says where an object would be
+// placed, the caller needs the right to create policies. A caller with rights in one namespace sees
+// the clusters that the namespace may use. Clusters that the caller does not see have no influence
+// on the answer, unless they have the object: these are counted and not named.
 package explanation
 
 import (
@@ -35,7 +35,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Options are the components that provide facts. All of them are required.
+// Options are the components of the hub from which an Explainer gets its facts. All of them are
+// required.
 type Options struct {
 	Placement *placement.Controller
 	Applier   *apply.Applier
@@ -51,16 +52,20 @@ type Options struct {
 	Mapper meta.RESTMapper
 }
 
-// Explainer answers questions about placements.
+// Explainer answers questions of users about placements: why an object is where it is, its state
+// there, and what a change would do. Its methods may be called from several goroutines.
 type Explainer struct{ know Options }
 
 // New returns an Explainer.
 func New(o Options) *Explainer { return &Explainer{o} }
 
-// Authorize returns nil if the caller may do what on the hub, and else the error for the caller.
+// Authorize checks a right of the caller on the hub: what has the verb and the object. It returns
+// nil if the caller has the right, and Forbidden if not. Any other error means that the right could
+// not be checked. The errors are for the caller.
 type Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
 
-// allows reports whether the caller may do what.
+// allows reports whether the caller has the right what. A missing right is false and no error. The
+// error means that the right could not be checked.
 func (may Authorize) allows(ctx context.Context, what authorizationv1.ResourceAttributes) (bool, error) {
 	err := may(ctx, what)
 	if apierrors.IsForbidden(err) {
@@ -69,24 +74,28 @@ func (may Authorize) allows(ctx context.Context, what authorizationv1.ResourceAt
 	return err == nil, err
 }
 
-// subject is the object of the hub that a question is about.
+// subject is the object of the hub that a request is about, with its binding and the visibility of
+// the caller. A binding is the object that stores in which clusters the object is placed.
+// Explainer.subject makes it.
 type subject struct {
 	object   *unstructured.Unstructured
 	resource schema.GroupVersionResource
 	binding  *workv1alpha2.ResourceBinding // nil if the object has no binding
-	// gone is true if the hub does not have the object any more; object then has what the
-	// binding records.
+	// gone is true if the hub does not have the object any more. Then the field object has only
+	// what the binding records: type, name, UID and generation.
 	gone bool
 	visibility
 }
 
-// reference is the value of the parameter of.
+// reference is the parsed name of an object, from KIND[.GROUP]/NAMESPACE/NAME. namespace is "" if
+// the name has none.
 type reference struct {
 	kind            schema.GroupKind
 	namespace, name string
 }
 
-// parse parses KIND[.GROUP]/NAMESPACE/NAME, or KIND[.GROUP]/NAME.
+// parse parses the name of an object in a request: KIND[.GROUP]/NAMESPACE/NAME, or
+// KIND[.GROUP]/NAME. An empty part is an error. The error does not name the parameter.
 func parse(of string) (reference, error) {
 	parts := strings.Split(of, "/")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -102,8 +111,11 @@ func parse(of string) (reference, error) {
 	return r, nil
 }
 
-// subject returns the object that of names, if the caller may get it. field is the name of the
-// parameter, for errors.
+// subject returns an object of the hub, if the caller may get it. The argument of is its name, as
+// KIND[.GROUP]/NAMESPACE/NAME. Its binding is nil if there is none. field is the parameter with the
+// name, for errors. The error is BadRequest for an invalid name or kind. If the caller may not get
+// the object, it is the error of may. It is NotFound if the hub has neither the object nor a
+// binding for the object.
 func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string) (*subject, error) {
 	r, err := parse(of)
 	if err != nil {
@@ -148,7 +160,8 @@ func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string
 	return s, err
 }
 
-// bound returns the object of a binding, with the fields that the binding records.
+// bound returns an object that the hub does not have any more, with the fields that its binding
+// records: type, name, UID and generation.
 func bound(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
 	of, o := b.Spec.Resource, &unstructured.Unstructured{}
 	o.SetAPIVersion(of.APIVersion)
@@ -160,7 +173,8 @@ func bound(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
 	return o
 }
 
-// mapping returns the mapping of a kind. The kind may also be the name of its resource.
+// mapping returns the REST mapping of a kind on the hub. kind.Kind may also be the name of a
+// resource, such as deployments. The error is a NoMatch error if the hub does not serve the kind.
 func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	mapping, err := e.know.Mapper.RESTMapping(kind)
 	if err == nil || !meta.IsNoMatchError(err) {
@@ -173,11 +187,13 @@ func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	return e.know.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// visible returns which clusters a caller sees, for objects of a namespace. The caller sees all
-// clusters if it may list clusters or may do everywhere in all namespaces, else those that the
-// namespace may use. It also returns in which clusters the caller sees the objects: in all if it
-// may do everywhere in all namespaces, else in those that the namespace may use. If everywhere
-// has no resource, its right is not checked.
+// visible returns which clusters a caller sees when asking about objects of a namespace. A caller
+// with the right everywhere, in all namespaces, sees all clusters and their objects. If everywhere
+// has no resource, that right is not checked.
+//
+// Any other caller sees objects in the clusters that the namespace may use; none if namespace is
+// "". The caller sees the names of all clusters with the right to list clusters, else of those
+// clusters. The error is ServiceUnavailable while the hub still reads its fleet.
 func (e *Explainer) visible(ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string) (visibility, error) {
 	all := func(string) bool { return true }
 	if everywhere.Resource != "" {
@@ -186,7 +202,7 @@ func (e *Explainer) visible(ctx context.Context, may Authorize, everywhere autho
 		}
 	}
 	if !e.know.Fleet.Synced() {
-		return visibility{}, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
+		return visibility{}, apierrors.NewServiceUnavailable("the hub has just started and is still reading which clusters a namespace may use: try again in a few seconds")
 	}
 	snapshot := e.know.Fleet.Snapshot()
 	reads := func(cluster string) bool {
@@ -200,13 +216,15 @@ func (e *Explainer) visible(ctx context.Context, may Authorize, everywhere autho
 	return visibility{fenced: namespace != "", sees: reads, reads: reads}, err
 }
 
-// listsClusters reports whether the caller may list the clusters, and so sees all of them.
+// listsClusters reports whether the caller may list the Clusters of the hub. Such a caller sees the
+// names of all clusters. The error means that the right could not be checked.
 func (may Authorize) listsClusters(ctx context.Context) (bool, error) {
 	return may.allows(ctx, authorizationv1.ResourceAttributes{
 		Verb: "list", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters",
 	})
 }
 
+// explained returns type, name, UID and generation of an object, as answers have them.
 func explained(o *unstructured.Unstructured) fleetv1alpha1.ExplainedObject {
 	return fleetv1alpha1.ExplainedObject{
 		APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),

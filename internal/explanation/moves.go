@@ -26,24 +26,27 @@ import (
 )
 
 const (
-	// movesTime limits the calculation of the moves for one request, and rightsTime the checks
-	// of the rights of the caller.
+	// movesTime limits the calculation of the moves for one request. rightsTime limits the checks of
+	// the caller's rights to the moved objects, after the calculation.
 	movesTime, rightsTime = 20 * time.Second, 10 * time.Second
-	// mostMoves is the maximum number of moves in an answer.
+	// mostMoves is the maximum number of moved objects in an answer; others are only counted.
 	mostMoves = 100
 )
 
-// moves answers which replicas and objects a change would move that is not made yet.
+// moves answers a review with spec.moves: which objects and replicas would move if a policy or a
+// cluster changed as the spec says. Nothing is written. The error is BadRequest for an invalid
+// spec, and Forbidden if the caller may not make the change. If time runs out, the answer says that
+// it is not exact. While the hub still reads the clusters, the answer is the result of early.
 func (e *Explainer) moves(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (*fleetv1alpha1.PlacementReviewStatus, error) {
 	change := spec.Moves
 	if !equality.Semantic.DeepEqual(*spec, fleetv1alpha1.PlacementReviewSpec{Moves: change}) {
-		return nil, apierrors.NewBadRequest("spec.moves: with it no other field of the spec may be set")
+		return nil, apierrors.NewBadRequest("spec.moves: no other field of the spec may be set beside it")
 	}
 	var what placement.Supposition
 	var err error
 	switch {
 	case (change.Policy == nil) == (change.Cluster == nil):
-		return nil, apierrors.NewBadRequest("spec.moves: exactly one of the fields policy and cluster is to be set")
+		return nil, apierrors.NewBadRequest("spec.moves: set exactly one of the fields policy and cluster")
 	case change.Policy != nil:
 		what, err = e.supposePolicy(ctx, may, change.Policy)
 	default:
@@ -53,33 +56,34 @@ func (e *Explainer) moves(ctx context.Context, may Authorize, spec *fleetv1alpha
 		return nil, err
 	}
 	working, end := context.WithTimeout(ctx, movesTime)
-	told := e.know.Placement.Moves(working, what)
+	result := e.know.Placement.Moves(working, what)
 	end()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if told.Early || !e.know.Fleet.Synced() {
+	if result.Early || !e.know.Fleet.Synced() {
 		return early(), nil
 	}
-	a := &audience{Explainer: e, may: may, until: time.Now().Add(rightsTime), kinds: map[scope]sights{}}
-	moves, err := a.tell(ctx, told)
+	a := &audience{Explainer: e, may: may, until: time.Now().Add(rightsTime), kinds: map[scope]rights{}}
+	moves, err := a.tell(ctx, result)
 	if err != nil {
 		return nil, err
 	}
 	status := &fleetv1alpha1.PlacementReviewStatus{Time: metav1.NowMicro(), Moves: moves}
 	everything, err := may.listsClusters(ctx)
 	if everything {
-		status.Snapshot = told.Snapshot // the number reflects changes of all clusters
+		status.Snapshot = result.Snapshot // only then: the number changes with every cluster
 	}
 	return status, err
 }
 
-// supposePolicy returns the supposed change of a policy. The API server of the hub checks and
-// completes the policy. The caller needs the right to create, edit or delete it.
+// supposePolicy returns the change of the policy that s names: to the spec in s, or its deletion if
+// that spec is nil. The API server of the hub validates and completes the policy by a dry run. The
+// error is that of the API server, or Forbidden: the caller needs the right to make the change.
 func (e *Explainer) supposePolicy(ctx context.Context, may Authorize, s *fleetv1alpha1.SupposedPolicy) (placement.Supposition, error) {
 	what := placement.Supposition{Policy: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}
 	if s.Name == "" {
-		return what, apierrors.NewBadRequest("spec.moves.policy.name: a policy has one")
+		return what, apierrors.NewBadRequest("spec.moves.policy.name: name the policy")
 	}
 	attributes := authorizationv1.ResourceAttributes{
 		Group: policyv1alpha1.GroupVersion.Group, Version: policyv1alpha1.GroupVersion.Version, Resource: "propagationpolicies", Namespace: s.Namespace, Name: s.Name,
@@ -119,12 +123,13 @@ func (e *Explainer) supposePolicy(ctx context.Context, may Authorize, s *fleetv1
 	return what, nil
 }
 
-// supposeCluster returns the supposed change of a cluster. The caller needs the right to make
-// the change.
+// supposeCluster returns the change of the cluster that s names: the cluster leaves, or gets the
+// labels in s. The caller needs the right to make the change, else the error is Forbidden. The
+// error is BadRequest if s has both changes or neither, and NotFound for an unknown cluster.
 func (e *Explainer) supposeCluster(ctx context.Context, may Authorize, s *fleetv1alpha1.SupposedCluster) (placement.Supposition, error) {
 	what := placement.Supposition{Cluster: s.Name, Leaves: s.Leaves, Labels: s.Labels}
 	if s.Leaves == (s.Labels != nil) {
-		return what, apierrors.NewBadRequest("spec.moves.cluster: exactly one of the fields leaves and labels is to be set")
+		return what, apierrors.NewBadRequest("spec.moves.cluster: set exactly one of the fields leaves and labels")
 	}
 	verbs := []string{"update", "patch"}
 	if s.Leaves {
@@ -141,7 +146,8 @@ func (e *Explainer) supposeCluster(ctx context.Context, may Authorize, s *fleetv
 	return what, nil
 }
 
-// any returns nil if the caller may do what with one of the verbs.
+// any returns nil if the caller may do what with at least one of the verbs. Otherwise it returns
+// Forbidden for the last verb. If a right cannot be checked, it returns that error at once.
 func (may Authorize) any(ctx context.Context, what authorizationv1.ResourceAttributes, verbs ...string) (err error) {
 	for _, what.Verb = range verbs {
 		if err = may(ctx, what); err == nil || !apierrors.IsForbidden(err) {
@@ -151,30 +157,35 @@ func (may Authorize) any(ctx context.Context, what authorizationv1.ResourceAttri
 	return err
 }
 
-// scope is a kind in one namespace; "" for all namespaces.
+// scope is a kind in one namespace: the objects for which rights are checked together. The
+// namespace "" is that of cluster-scoped objects.
 type scope struct {
 	kind      schema.GroupKind
 	namespace string
 }
 
-// sights are the rights of a caller to the objects of a scope.
-type sights struct {
+// rights are the rights of a caller to the objects of one kind in one namespace. If may is false,
+// the visibility is empty.
+type rights struct {
 	visibility
 
-	may bool // the caller may get the objects
+	may bool // the caller may get all objects of the kind in the namespace
 }
 
-// audience is the caller of a request, with cached rights.
+// audience is the caller of one request for moves, with the rights that were checked already. It
+// must not be used concurrently.
 type audience struct {
 	*Explainer
 
 	may   Authorize
-	until time.Time // no rights are checked after this time
-	kinds map[scope]sights
+	until time.Time // afterwards no rights are checked, and moves count as hidden
+	kinds map[scope]rights
 }
 
-// sees returns which clusters the caller sees for an object, if the caller may get it.
-func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace string) (sights, error) {
+// sees returns the rights of the caller to the objects of a kind in a namespace, and which clusters
+// the caller sees for them. If the caller may not get the objects, or the hub does not serve the
+// kind, may is false and the rest is empty. Results are cached.
+func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace string) (rights, error) {
 	in := scope{kind, namespace}
 	known, ok := a.kinds[in]
 	if ok {
@@ -182,8 +193,8 @@ func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace st
 	}
 	mapping, err := a.mapping(kind)
 	if err != nil {
-		a.kinds[in] = known // the hub does not serve the kind any more, so no user may get it
-		return known, nil   //nolint:nilerr // so it is no failure
+		a.kinds[in] = known // no user may get objects of a kind that the hub no longer serves
+		return known, nil   //nolint:nilerr // the missing kind is no failure
 	}
 	what := authorizationv1.ResourceAttributes{
 		Verb: "get", Group: mapping.Resource.Group, Version: mapping.Resource.Version, Resource: mapping.Resource.Resource, Namespace: namespace,
@@ -200,11 +211,13 @@ func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace st
 	return known, nil
 }
 
-// tell returns the moves that the caller may see. A right to get one object only by its name is
-// not checked.
-func (a *audience) tell(ctx context.Context, told placement.Moves) (*fleetv1alpha1.PlacementMoves, error) {
-	moves := &fleetv1alpha1.PlacementMoves{Looked: told.Looked, Moving: len(told.Moving), Exact: told.Exact}
-	for _, m := range told.Moving {
+// tell returns at most mostMoves of the moves in result, as the caller may see them; the others are
+// only counted. Moves that remove an object from a cluster come first. Moves of objects that the
+// caller may not get count as hidden. After a.until all further moves do, and the answer is not
+// exact. A right to get a single object by its name is not considered.
+func (a *audience) tell(ctx context.Context, result placement.Moves) (*fleetv1alpha1.PlacementMoves, error) {
+	moves := &fleetv1alpha1.PlacementMoves{Looked: result.Looked, Moving: len(result.Moving), Exact: result.Exact}
+	for _, m := range result.Moving {
 		if time.Now().After(a.until) {
 			moves.Hidden, moves.Exact = moves.Hidden+1, false
 			continue
@@ -228,8 +241,8 @@ func (a *audience) tell(ctx context.Context, told placement.Moves) (*fleetv1alph
 	return moves, nil
 }
 
-// loses returns the position of a move in the order: first moves that leave the object in
-// no cluster at once, then moves that remove something from a cluster.
+// loses returns the rank of a move in the order of an answer. 0: the object is at once in no
+// cluster any more. 1: the object is removed from a cluster. 2: any other move.
 func loses(m fleetv1alpha1.PlacementMove) int {
 	switch {
 	case m.AtOnce:
@@ -241,19 +254,21 @@ func loses(m fleetv1alpha1.PlacementMove) int {
 	}
 }
 
-// moving returns a move as the caller may see it. It is pure.
+// moving returns a move as a caller with the visibility v may see it. Clusters in which the share
+// of replicas stays the same are left out. Clusters that the caller does not see are counted as
+// hidden, and their names are removed from the message. It is pure.
 func moving(m placement.Move, v visibility) fleetv1alpha1.PlacementMove {
 	o, after := m.Object, m.After
 	own := whereabouts(after)
 	if m.Before != nil {
 		own = append(own, whereabouts(&m.Before.Spec)...)
 	}
-	seen := newSight(v, own)
-	told := fleetv1alpha1.PlacementMove{Of: explained(o), Later: m.Later, Reason: m.Outcome.Reason}
+	seen := newVisibilityFilter(v, own)
+	move := fleetv1alpha1.PlacementMove{Of: explained(o), Later: m.Later, Reason: m.Outcome.Reason}
 	if ref := after.PolicyRef; ref.Name != "" {
-		told.Policy = &fleetv1alpha1.ExplainedPolicy{Kind: ref.Kind, Name: ref.Name}
+		move.Policy = &fleetv1alpha1.ExplainedPolicy{Kind: ref.Kind, Name: ref.Name}
 		if ref.Kind == "PropagationPolicy" {
-			told.Policy.Namespace = o.GetNamespace()
+			move.Policy.Namespace = o.GetNamespace()
 		}
 	}
 	all := map[string]*fleetv1alpha1.MovedCluster{}
@@ -277,10 +292,10 @@ func moving(m placement.Move, v visibility) fleetv1alpha1.PlacementMove {
 		c := *all[name]
 		c.Stays = slices.ContainsFunc(after.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == name })
 		if !equality.Semantic.DeepEqual(c.From, c.To) && seen.cluster(name) {
-			told.Clusters = append(told.Clusters, c)
+			move.Clusters = append(move.Clusters, c)
 		}
 	}
-	told.AtOnce = had > 0 && len(after.Clusters) == 0 && len(after.GracefulEvictionTasks) == 0
-	told.Hidden, told.Message = len(seen.hidden), seen.message(m.Outcome.Message)
-	return told
+	move.AtOnce = had > 0 && len(after.Clusters) == 0 && len(after.GracefulEvictionTasks) == 0
+	move.Hidden, move.Message = len(seen.hidden), seen.message(m.Outcome.Message)
+	return move
 }

@@ -27,37 +27,48 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// facts are what is known about the placement of an object.
+// facts are what the hub knows about the placement of one object. Explainer.facts collects them,
+// and explain draws the conclusions.
 type facts struct {
 	*subject
 
-	placeable bool // some policy may claim the object
-	known     bool // policies and bindings are known
-	claims    placement.Claims
-	near      []policy.Miss
-	outcome   *placement.Outcome // of the last decision of this process; nil: none
-	// decision is the last one that was recorded. It is nil if there is none, if the object is
-	// gone, or if unread is not nil.
+	placeable bool // policies may select the object: it is not reserved
+	// known is true if all policies, bindings and clusters have been read since the hub started.
+	known   bool
+	claims  placement.Claims   // policies that select the object, the one that places it first
+	near    []policy.Miss      // policies that almost select the object
+	outcome *placement.Outcome // result of the last decision of this process; nil: none
+	// decision is the last recorded decision on the clusters of the object. It is nil if there is no
+	// record, if the object is gone, or if the records cannot be read: then unread is the error.
 	decision *records.Decision
 	unread   error
-	results  map[string]fleetv1alpha1.PlacementResult
-	// results of earlier processes are included; false: they cannot be read
+	// results are the results of the last attempts to apply the object, by cluster.
+	results map[string]fleetv1alpha1.PlacementResult
+	// recorded is true if results also has those of earlier processes. It is false if these cannot
+	// be read.
 	recorded bool
-	// waiting are clusters whose copies wait for others, without an eviction task.
-	waiting   []string
-	copies    []string          // clusters that have copies
-	contests  map[string]string // by cluster, the writer that changes the copy repeatedly
-	overrides []fleetv1alpha1.ExplainedPolicy
-	missing   []string // override policies without which nothing is written
-	follows   []fleetv1alpha1.ExplainedObject
-	// closed are the reasons, by cluster, why the namespace may not use it. It is only set for
-	// callers that see every cluster.
+	// waiting are clusters whose copies stay unchanged until copies in other clusters are available,
+	// although the binding has no eviction task for them.
+	waiting []string
+	copies  []string // clusters that have copies
+	// contests has, by cluster, a message about another writer that repeatedly changes the copy.
+	contests  map[string]string
+	overrides []fleetv1alpha1.ExplainedPolicy // override policies that select the object
+	// missing are override policies that do not exist, and without which nothing is written.
+	missing []string
+	// follows are the objects that depend on this one, as far as the caller may get them.
+	follows []fleetv1alpha1.ExplainedObject
+	// closed has the reasons why the namespace may not use a cluster, by cluster. It is nil for
+	// callers that do not see every cluster.
 	closed  map[string]string
-	keeping []string // clusters that may have copies that are being removed
-	away    []string // those of keeping that do not respond
+	keeping []string // while the binding is deleted: clusters that may still have copies
+	away    []string // clusters among keeping that do not respond
 }
 
-// Placement explains the placement of an object.
+// Placement explains why an object is in its clusters. The argument of is its name, as
+// KIND[.GROUP]/NAMESPACE/NAME, without NAMESPACE for a cluster-scoped kind. The caller needs the
+// right to get the object. An object that was deleted on the hub is explained while it has a
+// binding; else the error is NotFound. An invalid name is a BadRequest error.
 func (e *Explainer) Placement(ctx context.Context, may Authorize, of string) (*fleetv1alpha1.PlacementExplanation, error) {
 	s, err := e.subject(ctx, may, "parameter of", of)
 	if err != nil {
@@ -70,6 +81,9 @@ func (e *Explainer) Placement(ctx context.Context, may Authorize, of string) (*f
 	return explain(f), nil
 }
 
+// facts collects what the hub knows about the placement of a subject, for explain. An error means
+// that a right could not be checked, or that ctx ended. Records that cannot be read are no error:
+// the fields unread and recorded of the result say so.
 func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts, error) {
 	f := facts{subject: s, placeable: policy.Placeable(s.object)}
 	o, b := s.object, s.binding
@@ -136,7 +150,9 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	return f, err
 }
 
-// closed returns the reasons, by cluster, why a namespace may not use it.
+// closed returns, by cluster, why a namespace may not use the cluster, as a text for users.
+// Clusters that the namespace may use are left out. It is nil if the namespace may use all
+// clusters.
 func (e *Explainer) closed(namespace string) map[string]string {
 	snapshot := e.know.Fleet.Snapshot()
 	fence := snapshot.Fence(namespace)
@@ -152,7 +168,9 @@ func (e *Explainer) closed(namespace string) map[string]string {
 	return closed
 }
 
-// listable returns the policies that can concern a namespace and that the caller may list.
+// listable returns the propagation policies that the caller may list and that can select objects of
+// a namespace: the cluster-wide ones and those of the namespace. The error means that a right could
+// not be checked.
 func (e *Explainer) listable(ctx context.Context, may Authorize, namespace string) ([]*policyv1alpha1.PropagationPolicy, error) {
 	what := authorizationv1.ResourceAttributes{
 		Verb: "list", Group: policyv1alpha1.GroupVersion.Group, Version: policyv1alpha1.GroupVersion.Version, Resource: "clusterpropagationpolicies",
@@ -173,6 +191,7 @@ func (e *Explainer) listable(ctx context.Context, may Authorize, namespace strin
 	}), nil
 }
 
+// kindOfOverride returns the kind of an override policy in a namespace; "": a cluster-wide one.
 func kindOfOverride(namespace string) string {
 	if namespace == "" {
 		return "ClusterOverridePolicy"
@@ -180,8 +199,8 @@ func kindOfOverride(namespace string) string {
 	return "OverridePolicy"
 }
 
-// overriding returns override policies, with the clusters of a binding (nil: none) in which they
-// change something.
+// overriding returns the given override policies for an answer. Each has the clusters of the
+// binding b in which the policy changes something. If b is nil, they have no clusters.
 func (e *Explainer) overriding(selecting []*render.Override, b *workv1alpha2.ResourceBinding) []fleetv1alpha1.ExplainedPolicy {
 	var all []fleetv1alpha1.ExplainedPolicy
 	for _, v := range selecting {
@@ -198,14 +217,17 @@ func (e *Explainer) overriding(selecting []*render.Override, b *workv1alpha2.Res
 	return all
 }
 
+// overridePolicy returns an override policy for an answer, without clusters.
 func overridePolicy(v *render.Override) fleetv1alpha1.ExplainedPolicy {
 	return fleetv1alpha1.ExplainedPolicy{
 		Kind: kindOfOverride(v.Policy.Namespace), Namespace: v.Policy.Namespace, Name: v.Policy.Name, Generation: v.Policy.Generation,
 	}
 }
 
-// results returns the last results by cluster: those of this process, or else recorded ones.
-// false: the recorded results cannot be read.
+// results returns, by cluster, the result of the last attempt to apply the object of s, which must
+// have a binding. Results of this process replace recorded ones of earlier processes. A cluster
+// without a result is left out. false: the records cannot be read, and only results of this process
+// are returned.
 func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, bool) {
 	recorded, err := e.know.Records.Results(ctx, s.binding.UID)
 	results := map[string]fleetv1alpha1.PlacementResult{}
@@ -216,7 +238,7 @@ func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1
 	for _, r := range recorded {
 		results[r.Cluster] = fleetv1alpha1.PlacementResult{
 			Applied: r.Applied, Reason: r.Reason, Message: r.Message, Time: new(metav1.NewMicroTime(r.Time)),
-			Current: r.Generation >= s.binding.Generation && r.Template == version,
+			Current: r.Generation >= s.binding.Generation && template.Same(r.Template, version),
 		}
 	}
 	for cluster := range binding.Clusters(s.binding) {
@@ -225,7 +247,7 @@ func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1
 			continue
 		}
 		now := fleetv1alpha1.PlacementResult{
-			Applied: r.Applied, Reason: r.Reason, Message: r.Message, Current: !r.Stale && r.Generation >= s.binding.Generation && r.Template == version,
+			Applied: r.Applied, Reason: r.Reason, Message: r.Message, Current: !r.Stale && r.Generation >= s.binding.Generation && template.Same(r.Template, version),
 		}
 		if was, ok := results[cluster]; ok && was.Applied == now.Applied && was.Reason == now.Reason && was.Message == now.Message {
 			now.Time = was.Time
@@ -235,7 +257,9 @@ func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1
 	return results, err == nil
 }
 
-// follows returns the objects that this one is a dependency of, if the caller may get them.
+// follows returns the objects for which the object of b is a dependency, if the caller may get
+// them. Objects that the hub does not have, or does not serve any more, are left out. The error
+// means that a right could not be checked.
 func (e *Explainer) follows(ctx context.Context, may Authorize, b *workv1alpha2.ResourceBinding) ([]fleetv1alpha1.ExplainedObject, error) {
 	var all []fleetv1alpha1.ExplainedObject
 	for _, r := range b.Spec.RequiredBy {
@@ -263,11 +287,14 @@ func (e *Explainer) follows(ctx context.Context, may Authorize, b *workv1alpha2.
 }
 
 const (
+	// Maxima in an answer: mostNear is that of policies that almost select an object, and mostFollow
+	// that of dependencies.
 	mostNear   = 10
 	mostFollow = 100
 )
 
-// explain draws the conclusions from facts. It is pure.
+// explain draws the conclusions from facts: it returns the answer of Placement. It is pure, so that
+// it can be tested without the components of the hub.
 func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 	e := &fleetv1alpha1.PlacementExplanation{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementExplanation"},
@@ -285,7 +312,7 @@ func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 	if len(f.claims.Order) == 0 {
 		e.Near = f.nearly()
 	}
-	seen := f.sight()
+	seen := f.visibilityFilter()
 	f.results = seen.results(f.results)
 	for _, o := range f.overrides {
 		o.Clusters = seen.clusters(o.Clusters)
@@ -308,13 +335,14 @@ func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 	return e
 }
 
-// nearly returns the policies that exclude the object, and those that almost select it.
+// nearly explains why no policy selects the object. It returns at most mostNear policies, each with
+// a reason: first policies that match but skip the object, then policies that almost select it.
 func (f *facts) nearly() []fleetv1alpha1.ExplainedPolicy {
 	var all []fleetv1alpha1.ExplainedPolicy
 	for _, s := range f.claims.Skipped {
 		p := propagationPolicy(s.Policy)
 		if p.Reason = reserved; s.Reason == policyv1alpha1.ReasonSystemNamespace {
-			p.Reason = "it is of a system namespace (kube-*, orrery-*), which a cluster-wide policy has to name"
+			p.Reason = "the object is in a system namespace (kube-*, orrery-*): a cluster-wide policy selects it only if the selector names that namespace"
 		}
 		all = append(all, p)
 	}
@@ -326,11 +354,12 @@ func (f *facts) nearly() []fleetv1alpha1.ExplainedPolicy {
 	return all[:min(len(all), mostNear)]
 }
 
-// reserved is the reason why no policy may claim an object.
-const reserved = "every cluster makes such an object for itself, or it is the hub's own"
+// reserved is the text for users why no policy may place an object.
+const reserved = "every cluster creates such an object itself, or the object belongs to the hub"
 
-// sight returns the filter for the caller, with the clusters that have or had the object.
-func (f *facts) sight() sight {
+// visibilityFilter returns the filter for the answer. It knows the clusters that have or had the
+// object, because messages of the facts may name them.
+func (f *facts) visibilityFilter() visibilityFilter {
 	own := slices.Concat(f.waiting, f.copies, f.keeping, slices.Collect(maps.Keys(f.contests)), slices.Collect(maps.Keys(f.results)))
 	if f.binding != nil {
 		own = append(own, whereabouts(&f.binding.Spec)...)
@@ -340,28 +369,31 @@ func (f *facts) sight() sight {
 			own = append(own, t.Cluster)
 		}
 	}
-	return newSight(f.visibility, own)
+	return newVisibilityFilter(f.visibility, own)
 }
 
+// propagationPolicy returns a propagation policy for an answer, without a reason.
 func propagationPolicy(p *policyv1alpha1.PropagationPolicy) fleetv1alpha1.ExplainedPolicy {
 	return fleetv1alpha1.ExplainedPolicy{Kind: policy.Kind(p.Namespace), Namespace: p.Namespace, Name: p.Name, Generation: p.Generation}
 }
 
-// follow adds the dependencies of the object.
+// follow adds the dependencies of the object to the answer e: at most mostFollow, and the number of
+// further ones. It adds none unless the policy copies dependencies. f must have a binding.
 func (f *facts) follow(e *fleetv1alpha1.PlacementExplanation) {
 	spec := &f.binding.Spec
 	if !spec.PropagateDeps {
 		return
 	}
 	for _, d := range spec.Dependencies[:min(len(spec.Dependencies), mostFollow)] {
-		// Dependencies are of the core API.
+		// All kinds of dependencies belong to the core API, in version v1.
 		gv := schema.GroupVersion{Group: d.Group, Version: "v1"}
 		e.Follow = append(e.Follow, fleetv1alpha1.ExplainedObject{APIVersion: gv.String(), Kind: d.Kind, Namespace: f.binding.Namespace, Name: d.Name})
 	}
 	e.FollowMore = len(spec.Dependencies) - len(e.Follow)
 }
 
-// decides reports whether the recorded decision is the one in the binding.
+// decides reports whether the recorded decision led to the clusters and the policy's placement that
+// the binding has now. It is false if there is no recorded decision. f must have a binding.
 func (f *facts) decides() bool {
 	d, b := f.decision, f.binding
 	return d != nil && d.Binding == b.UID && d.PlacementHash == b.Spec.PlacementHash &&
@@ -370,7 +402,8 @@ func (f *facts) decides() bool {
 		})
 }
 
-// targets returns the clusters of a binding in the form of a record.
+// targets returns the clusters and replicas of a binding in the form of a recorded decision, sorted
+// by name.
 func targets(of []workv1alpha2.TargetCluster) []records.Target {
 	all := make([]records.Target, 0, len(of))
 	for _, t := range of {
@@ -380,18 +413,23 @@ func targets(of []workv1alpha2.TargetCluster) []records.Target {
 	return all
 }
 
+// equal reports whether two numbers are equal or both nil.
 func equal(a, b *int32) bool { return a == b || a != nil && b != nil && *a == *b }
 
-func decisionOf(d *records.Decision, current bool, seen *sight) *fleetv1alpha1.ExplainedDecision {
+// decisionOf returns a recorded decision for an answer, with its message filtered by seen. current
+// is true if the binding still has the result of this decision.
+func decisionOf(d *records.Decision, current bool, seen *visibilityFilter) *fleetv1alpha1.ExplainedDecision {
 	return &fleetv1alpha1.ExplainedDecision{
 		Time: metav1.NewMicroTime(d.Time), Generation: d.Template.Generation, PolicyGeneration: d.Claimed.Generation, Current: current,
 		Reason: d.Reason, Message: seen.message(d.Message), Replicas: d.Replicas, Divided: d.Divided,
 	}
 }
 
-// clusters returns the clusters of the binding and, if the recorded decision is that of the
-// binding (about is true), all clusters with a verdict.
-func (f *facts) clusters(about bool, seen *sight) []fleetv1alpha1.ExplainedCluster {
+// clusters returns what the answer says about each cluster of the binding and each cluster with a
+// copy. If about is true, the binding has the result of the recorded decision. Then clusters with a
+// verdict are added, which is a reason of the decision against a cluster. Clusters that the caller
+// does not see are left out.
+func (f *facts) clusters(about bool, seen *visibilityFilter) []fleetv1alpha1.ExplainedCluster {
 	b := f.binding
 	all := clusterList{}
 	for _, t := range b.Spec.Clusters {
@@ -420,9 +458,10 @@ func (f *facts) clusters(about bool, seen *sight) []fleetv1alpha1.ExplainedClust
 	return all.sorted(seen)
 }
 
-// clusterList has clusters by name.
+// clusterList collects the clusters of an answer, by name.
 type clusterList map[string]*fleetv1alpha1.ExplainedCluster
 
+// of returns the cluster with the name, to be changed. A missing cluster is added first.
 func (l clusterList) of(name string) *fleetv1alpha1.ExplainedCluster {
 	if l[name] == nil {
 		l[name] = &fleetv1alpha1.ExplainedCluster{Name: name}
@@ -430,6 +469,8 @@ func (l clusterList) of(name string) *fleetv1alpha1.ExplainedCluster {
 	return l[name]
 }
 
+// verdicts adds each verdict of a decision, which is a reason against clusters, to the clusters
+// that it is about. Missing clusters are added.
 func (l clusterList) verdicts(all []records.Verdict) {
 	for _, v := range all {
 		for _, name := range v.Clusters {
@@ -439,8 +480,9 @@ func (l clusterList) verdicts(all []records.Verdict) {
 	}
 }
 
-// close adds the clusters that were closed to the namespace, or joined, since the decision: such
-// changes cause no new decision.
+// close adds the verdict Fenced to the clusters that the namespace may not use, unless they are
+// placed or have such a verdict. closed has the reasons by cluster. The recorded decision lacks the
+// verdict if the cluster was closed or joined later, because this causes no new decision.
 func (l clusterList) close(closed map[string]string) {
 	for name, message := range closed {
 		is := func(v fleetv1alpha1.PlacementVerdict) bool {
@@ -452,8 +494,9 @@ func (l clusterList) close(closed map[string]string) {
 	}
 }
 
-// sorted returns the clusters that the caller sees, by name.
-func (l clusterList) sorted(seen *sight) []fleetv1alpha1.ExplainedCluster {
+// sorted returns the clusters that the caller sees, by name. Those of the object that the caller
+// does not see are counted by seen.
+func (l clusterList) sorted(seen *visibilityFilter) []fleetv1alpha1.ExplainedCluster {
 	var all []fleetv1alpha1.ExplainedCluster
 	for name, c := range l {
 		if seen.cluster(name) {
@@ -464,31 +507,33 @@ func (l clusterList) sorted(seen *sight) []fleetv1alpha1.ExplainedCluster {
 	return all
 }
 
-// sum sets the state and the summary.
-func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
+// sum sets the state, the message and Current of the answer e, from its other fields, which must be
+// set. It sets PlacedBy if another policy placed the object than the one that selects it now.
+func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *visibilityFilter) {
 	b := f.binding
 	switch {
 	case b == nil && !f.placeable:
 		e.State, e.Current = fleetv1alpha1.PlacementReserved, true
-		e.Message = "no policy may claim it: " + reserved
+		e.Message = "no policy may place it: " + reserved
 		return
 	case !f.known:
-		e.State, e.Message = fleetv1alpha1.PlacementUnknown, "the hub has just started and does not know yet which policies, bindings and clusters there are: ask again in a moment"
+		e.State, e.Message = fleetv1alpha1.PlacementUnknown, "the hub has just started and is still reading policies, bindings and clusters: try again in a few seconds"
 		return
 	case b == nil && len(f.claims.Order) == 0:
-		e.State, e.Current, e.Message = fleetv1alpha1.PlacementUnclaimed, true, "no policy claims it"
+		e.State, e.Current = fleetv1alpha1.PlacementUnclaimed, true
+		e.Message = "no policy places it, so it is on the hub only: create a " + policy.Kind(f.object.GetNamespace()) + " that selects it"
 		return
 	case b == nil:
-		e.State, e.Message = fleetv1alpha1.PlacementWaiting, named(*e.Policy)+" claims it; "+e.Waits[0].Message
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, named(*e.Policy)+" selects it; "+e.Waits[0].Message
 		return
 	case f.gone && !b.DeletionTimestamp.IsZero():
-		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "it is gone from the hub, and its copies are being removed"
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "it was deleted on the hub, and its copies are being deleted"
 		return
 	case f.gone:
-		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "it is gone from the hub, and its placement is removed in a moment"
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "it was deleted on the hub, and its copies are deleted in a moment"
 		return
 	case b.Spec.Resource.UID != "" && b.Spec.Resource.UID != f.object.GetUID():
-		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "what is placed is an earlier object of its name, which goes first"
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "an earlier object of its name is still placed, and its copies are deleted first"
 		return
 	case !b.DeletionTimestamp.IsZero():
 		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "its placement is being removed"
@@ -498,14 +543,14 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 	if by.Kind == policy.Kind("x") {
 		by.Namespace = b.Namespace
 	}
-	follower := b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
-	if !follower && (e.Policy == nil || e.Policy.Kind != by.Kind || e.Policy.Name != by.Name) {
+	dependencyOnly := b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
+	if !dependencyOnly && (e.Policy == nil || e.Policy.Kind != by.Kind || e.Policy.Name != by.Name) {
 		e.PlacedBy = &by
 	}
-	e.Current = b.Spec.Resource.Generation == f.object.GetGeneration() && (f.decision == nil || f.decides()) && f.stands(e, follower)
+	e.Current = b.Spec.Resource.Generation == f.object.GetGeneration() && (f.decision == nil || f.decides()) && f.stands(e)
 	how := "by " + named(by)
-	if follower {
-		how = "because others need it"
+	if dependencyOnly {
+		how = "as a dependency of other objects"
 	}
 	visible := 0
 	for _, c := range e.Clusters {
@@ -515,34 +560,35 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 	}
 	switch n := len(b.Spec.Clusters); n {
 	case 0:
-		e.State, e.Message = fleetv1alpha1.PlacementNowhere, fmt.Sprintf("it is placed in no cluster %s: %s", how, f.outcomeMessage(seen))
+		e.State, e.Message = fleetv1alpha1.PlacementNowhere, fmt.Sprintf("it is not placed in any cluster %s: %s", how, f.outcomeMessage(seen))
 	default:
 		e.State, e.Message = fleetv1alpha1.PlacementPlaced, fmt.Sprintf("it is placed in %s %s", counted(n, "cluster"), how)
 		if hidden := n - visible; hidden > 0 {
-			e.Message += fmt.Sprintf(", %d of which you may not see", hidden)
+			e.Message += fmt.Sprintf(", and you may not see %d of them", hidden)
 		}
 	}
 	if f.decision == nil {
-		e.Message += "; why is not known: " + f.unrecorded()
+		e.Message += "; the reason is unknown: " + f.unrecorded()
 	}
 	if len(placement.DeletionWaitsFor(f.object)) > 0 {
 		e.Message += "; its deletion waits"
 	}
-	if e.Policy == nil && !follower {
-		e.Message += "; no policy claims it any more, and its placement stays"
+	if e.Policy == nil && !dependencyOnly {
+		e.Message += "; no policy selects it any more, and its copies stay"
 	}
 }
 
-// stands reports whether the placement follows the present version of the policy. It is also true
-// if no policy claims the object.
-func (f *facts) stands(e *fleetv1alpha1.PlacementExplanation, follower bool) bool {
-	return follower && e.Policy == nil || e.Policy == nil || e.PlacedBy == nil && f.claims.Hash == f.binding.Spec.PlacementHash
+// stands reports whether the binding follows the present placement of the policy in e. It is also
+// true if no policy selects the object.
+func (f *facts) stands(e *fleetv1alpha1.PlacementExplanation) bool {
+	return e.Policy == nil || e.PlacedBy == nil && f.claims.Hash == f.binding.Spec.PlacementHash
 }
 
-// unreadable is the reason why records are unknown.
+// unreadable is the text for users in place of results or decisions whose records cannot be read.
 const unreadable = "the hub's records cannot be read now"
 
-// unrecorded returns the reason why there is no decision.
+// unrecorded returns, as a text for users, why there is no recorded decision: the records cannot be
+// read, or have none.
 func (f *facts) unrecorded() string {
 	if f.unread != nil {
 		return unreadable
@@ -550,8 +596,9 @@ func (f *facts) unrecorded() string {
 	return "the hub has no record of the decision"
 }
 
-// scheduled returns the condition Scheduled: from the last decision of this process, or as an
-// earlier process wrote it.
+// scheduled returns reason and message of the last decision on the binding: that of this process
+// or, if there is none, the condition Scheduled of the binding. Both are "" if there is no such
+// condition.
 func (f *facts) scheduled() (reason, message string) {
 	if f.outcome != nil {
 		return f.outcome.Reason, f.outcome.Message
@@ -562,11 +609,14 @@ func (f *facts) scheduled() (reason, message string) {
 	return "", ""
 }
 
-func (f *facts) outcomeMessage(seen *sight) string {
+// outcomeMessage returns the message of the last decision without clusters that the caller does not
+// see. Without a message it is "no cluster fits".
+func (f *facts) outcomeMessage(seen *visibilityFilter) string {
 	_, message := f.scheduled()
 	return cmp.Or(seen.message(message), "no cluster fits")
 }
 
+// named returns kind and name of a policy for a message.
 func named(p fleetv1alpha1.ExplainedPolicy) string {
 	if p.Namespace == "" {
 		return p.Kind + " " + p.Name
@@ -574,6 +624,7 @@ func named(p fleetv1alpha1.ExplainedPolicy) string {
 	return p.Kind + " " + p.Namespace + "/" + p.Name
 }
 
+// counted returns a number with its noun, such as 1 cluster or 2 clusters.
 func counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

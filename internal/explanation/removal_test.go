@@ -9,12 +9,13 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// What is removed says how, where it is not in the background: a deletion in the foreground takes as long as what the copies own.
+// An explanation of a removal names the propagation unless it is Background: a foreground
+// deletion takes as long as the deletion of the objects that the copies own.
 func TestRemovalSaysThePropagation(t *testing.T) {
 	for propagation, message := range map[metav1.DeletionPropagation]string{
-		"":                                 "copies are there still",
-		metav1.DeletePropagationForeground: "copies are there still: by propagation Foreground, each goes after what it owns",
-		metav1.DeletePropagationOrphan:     "copies are there still: by propagation Orphan, each goes when its cluster has let go of what it owns, which stays",
+		"":                                 "copies still exist",
+		metav1.DeletePropagationForeground: "copies still exist: with propagation Foreground, each is deleted after the objects that it owns",
+		metav1.DeletePropagationOrphan:     "copies still exist: with propagation Orphan, each is deleted after its cluster has released the objects that it owns, and these stay",
 	} {
 		f := someFacts()
 		f.binding.DeletionTimestamp, f.binding.Spec.DeletionPropagation = new(metav1.Now()), propagation

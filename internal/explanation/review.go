@@ -18,7 +18,10 @@ import (
 	"orrery.dev/orrery/internal/placement"
 )
 
-// Review answers where an object would be placed now.
+// Review answers where an object would be placed by the policy in the review or, with spec.moves,
+// what a change would move. It returns the review with its status, and stores nothing. The caller
+// needs the right to create such policies; with spec.moves, the right to make the change. The error
+// is BadRequest for an invalid spec.
 func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alpha1.PlacementReview) (*fleetv1alpha1.PlacementReview, error) {
 	spec := &review.Spec
 	review.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementReview"}
@@ -48,13 +51,15 @@ func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alp
 	return &review, nil
 }
 
-// reviewed returns the object of a review, and which clusters the caller may see.
+// reviewed returns the object of a review, and which clusters the caller sees. It is the object of
+// the hub that spec.of names, the one in spec.object, or else one that imagined returns. The error
+// is BadRequest for an invalid spec, and NotFound if the hub does not have the object.
 func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (o *unstructured.Unstructured, v visibility, err error) {
 	switch {
 	case spec.Of != "" && len(spec.Object) > 0:
 		return nil, v, apierrors.NewBadRequest("spec: at most one of the fields of and object may be set")
 	case spec.Replicas != nil && (spec.Of != "" || len(spec.Object) > 0):
-		return nil, v, apierrors.NewBadRequest("spec.replicas: it is for a review without an object; this one has its own")
+		return nil, v, apierrors.NewBadRequest("spec.replicas: leave it out, because the object has its own replicas")
 	case spec.Replicas != nil && *spec.Replicas < 0:
 		return nil, v, apierrors.NewBadRequest(fmt.Sprintf("spec.replicas: %d is less than 0", *spec.Replicas))
 	case spec.Of != "":
@@ -73,7 +78,7 @@ func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1al
 	o = imagined(spec)
 	if len(spec.Object) > 0 {
 		if err := utiljson.Unmarshal(spec.Object, &o.Object); err != nil || o.GetAPIVersion() == "" || o.GetKind() == "" {
-			return nil, v, apierrors.NewBadRequest("spec.object: it is no object with apiVersion and kind")
+			return nil, v, apierrors.NewBadRequest("spec.object: apiVersion and kind are needed")
 		}
 		if err := e.settle(o, spec.Namespace); err != nil {
 			return nil, v, err
@@ -83,6 +88,7 @@ func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1al
 	return o, v, err
 }
 
+// where names a namespace in an error; "": no namespace.
 func where(namespace string) string {
 	if namespace == "" {
 		return "no namespace"
@@ -90,11 +96,12 @@ func where(namespace string) string {
 	return "namespace " + namespace
 }
 
-// noName is the name of an object without a name: no object of the hub has it.
+// noName is the name that a reviewed object gets if it has none. It is no valid name, so no object
+// of the hub has it.
 const noName = "*"
 
-// imagined returns an object that every cluster accepts: a ConfigMap or, if the review has
-// replicas, a Deployment without resource requests.
+// imagined returns the object of a review that names none. Every cluster accepts it: it is a
+// ConfigMap or, if the review has replicas, a Deployment without resource requests.
 func imagined(spec *fleetv1alpha1.PlacementReviewSpec) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
 	if spec.Replicas != nil {
@@ -105,8 +112,10 @@ func imagined(spec *fleetv1alpha1.PlacementReviewSpec) *unstructured.Unstructure
 	return o
 }
 
-// settle completes an object that need not be on the hub: it sets the namespace of the policy,
-// removes the UID, and sets a name if there is none.
+// settle completes the object in spec.object, which need not be on the hub. namespace is that of
+// the policy, "" for a cluster-wide one. settle sets a missing namespace and a missing name, and
+// removes the UID. The error is BadRequest if the hub does not serve the kind, or if such a policy
+// cannot select the object.
 func (e *Explainer) settle(o *unstructured.Unstructured, namespace string) error {
 	mapping, err := e.mapping(o.GroupVersionKind().GroupKind())
 	if err != nil {
@@ -126,14 +135,16 @@ func (e *Explainer) settle(o *unstructured.Unstructured, namespace string) error
 	if namespaced && o.GetNamespace() == "" {
 		return apierrors.NewBadRequest("spec.object.metadata.namespace: a " + o.GetKind() + " is in one: name it")
 	}
-	o.SetUID("") // the object is not on the hub
+	o.SetUID("") // the object counts as not on the hub
 	if o.GetName() == "" {
 		o.SetName(noName)
 	}
 	return nil
 }
 
-// tryOut makes the API server of the hub check and complete a policy, which is not stored.
+// tryOut returns a policy with the placement of the review and a selector for the kind of the
+// object o. The API server of the hub validates and completes the policy by a dry run, which stores
+// nothing. The error is that of the API server, such as for an invalid placement.
 func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementReviewSpec, o *unstructured.Unstructured) (*policyv1alpha1.PropagationPolicy, error) {
 	p := &policyv1alpha1.PropagationPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: spec.Namespace, GenerateName: "review-"},
@@ -152,7 +163,8 @@ func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementRev
 	return p, nil
 }
 
-// answered returns a decision as the caller may see it. It is pure.
+// answered returns the status of a review from a decision, as a caller with the visibility v may
+// see it. If it was too early to decide, the status is that of early. It is pure.
 func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReviewStatus {
 	if d.Spec == nil {
 		return early()
@@ -162,9 +174,9 @@ func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReview
 		Time: metav1.NewMicroTime(r.Time), State: fleetv1alpha1.PlacementPlaced, Reason: d.Outcome.Reason, Replicas: d.Spec.Replicas, Divided: r.Divided,
 	}
 	if v.everything {
-		status.Snapshot = r.Snapshot // the number reflects changes of all clusters
+		status.Snapshot = r.Snapshot // only then: the number changes with every cluster
 	}
-	seen := newSight(v, whereabouts(d.Spec))
+	seen := newVisibilityFilter(v, whereabouts(d.Spec))
 	if len(d.Spec.Clusters) == 0 {
 		status.State = fleetv1alpha1.PlacementNowhere
 	}
@@ -184,8 +196,8 @@ func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReview
 	return status
 }
 
-// whereabouts returns the clusters in which a binding places its object or which it is moving
-// out of.
+// whereabouts returns the clusters of a binding: those in which the object is placed, and those
+// with an eviction task, from which it moves. A name may occur twice.
 func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	var names []string
 	for _, t := range spec.Clusters {
@@ -197,9 +209,10 @@ func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	return names
 }
 
-// early returns the answer while the state of the clusters is not known yet.
+// early returns the status of a review while the hub has not read the clusters since its start: the
+// user shall try again.
 func early() *fleetv1alpha1.PlacementReviewStatus {
 	return &fleetv1alpha1.PlacementReviewStatus{
-		State: fleetv1alpha1.PlacementWaiting, Message: "too little is known of the clusters yet: ask again in a moment", Time: metav1.NowMicro(),
+		State: fleetv1alpha1.PlacementWaiting, Message: "the hub has just started and is still reading the clusters: try again in a few seconds", Time: metav1.NowMicro(),
 	}
 }

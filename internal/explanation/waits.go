@@ -16,8 +16,10 @@ import (
 	"orrery.dev/orrery/internal/placement"
 )
 
-// waits returns what is not done yet, and what it waits for.
-func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
+// waits returns what is not done yet for the placement, with the reasons; nil if everything is
+// done. Without a binding, it is about the wait for one. Clusters that the caller does not see are
+// left out.
+func (f *facts) waits(seen *visibilityFilter) []fleetv1alpha1.PlacementWait {
 	var all []fleetv1alpha1.PlacementWait
 	add := func(what fleetv1alpha1.WaitReason, message string, clusters ...string) {
 		all = append(all, fleetv1alpha1.PlacementWait{For: what, Message: message, Clusters: clusters})
@@ -31,7 +33,7 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 		add(fleetv1alpha1.WaitFinalizer, "the object was deleted on the hub and has no copies any more; it stays until these finalizers are removed: "+
 			strings.Join(placement.DeletionWaitsFor(f.object), ", "))
 	case b == nil && f.claims.NoClass == "":
-		add(fleetv1alpha1.WaitDecision, "where it belongs is decided in a moment")
+		add(fleetv1alpha1.WaitDecision, "its clusters are chosen in a moment")
 	case b == nil:
 	case !b.DeletionTimestamp.IsZero():
 		f.waitsRemoval(add, seen)
@@ -48,8 +50,8 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 	return all
 }
 
-// contests returns the writers that change the copy each time after the hub restores it, by
-// cluster of a binding.
+// contests returns a message for each cluster of a binding in which a copy is contested: another
+// writer changes it again each time after the hub restored it. Other clusters are left out.
 func (e *Explainer) contests(b *workv1alpha2.ResourceBinding) map[string]string {
 	all := map[string]string{}
 	for cluster := range binding.Clusters(b) {
@@ -60,8 +62,9 @@ func (e *Explainer) contests(b *workv1alpha2.ResourceBinding) map[string]string 
 	return all
 }
 
-// waitsContested adds the contests in clusters that the caller sees.
-func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
+// waitsContested calls add for each cluster that the caller sees in which another writer repeatedly
+// changes the copy.
+func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...string), seen *visibilityFilter) {
 	for _, cluster := range slices.Sorted(maps.Keys(f.contests)) {
 		if seen.cluster(cluster) {
 			add(fleetv1alpha1.WaitContest, f.contests[cluster], cluster)
@@ -69,21 +72,22 @@ func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...str
 	}
 }
 
-// propagation returns how the copies of a binding are deleted, for the end of a message; "" for
-// deletion in the background.
+// propagation returns how the copies of a binding that is being deleted are deleted, as the end of
+// a message. It is "" for deletion in the background.
 func propagation(b *workv1alpha2.ResourceBinding) string {
 	switch b.Spec.DeletionPropagation {
 	case metav1.DeletePropagationForeground:
-		return ": by propagation Foreground, each goes after what it owns"
+		return ": with propagation Foreground, each is deleted after the objects that it owns"
 	case metav1.DeletePropagationOrphan:
-		return ": by propagation Orphan, each goes when its cluster has let go of what it owns, which stays"
+		return ": with propagation Orphan, each is deleted after its cluster has released the objects that it owns, and these stay"
 	default:
 		return ""
 	}
 }
 
-// waitsPlaced adds what a placed object waits for.
-func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
+// waitsPlaced calls add for everything that an object with a binding waits for: free capacity,
+// policies, overrides, other clusters, and the results of single clusters.
+func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string), seen *visibilityFilter) {
 	b := f.binding
 	reason, message := f.scheduled()
 	message = cmp.Or(seen.message(message), unseen)
@@ -96,11 +100,11 @@ func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string
 		add(fleetv1alpha1.WaitSuspension, message)
 	}
 	if b.Spec.Resource.Generation != f.object.GetGeneration() {
-		add(fleetv1alpha1.WaitDecision, fmt.Sprintf("the placement is about generation %d of the object, which has generation %d: it is decided on again in a moment",
+		add(fleetv1alpha1.WaitDecision, fmt.Sprintf("the placement is for generation %d of the object, which is at generation %d: its clusters are chosen again in a moment",
 			b.Spec.Resource.Generation, f.object.GetGeneration()))
 	}
 	if len(f.missing) > 0 {
-		add(fleetv1alpha1.WaitOverride, "changes are held back until there is "+strings.Join(f.missing, ", "))
+		add(fleetv1alpha1.WaitOverride, "nothing is changed in clusters until these override policies exist: "+strings.Join(f.missing, ", "))
 	}
 	var moving []string
 	for _, t := range b.Spec.GracefulEvictionTasks {
@@ -109,14 +113,15 @@ func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string
 	moving = append(moving, f.waiting...)
 	slices.Sort(moving)
 	if moving = seen.clusters(slices.Compact(moving)); len(moving) > 0 {
-		add(fleetv1alpha1.WaitAvailability, "what moves out stays until as much is available where it moves to", moving...)
+		add(fleetv1alpha1.WaitAvailability, "old copies keep running until the new ones are ready", moving...)
 	}
 	f.waitsApply(add, seen)
 }
 
-// waitsApply adds which clusters do not have the manifest yet. Clusters with the same message
-// share an entry.
-func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
+// waitsApply calls add for the clusters of the binding that do not have the present manifest yet,
+// with the reason. Clusters with the same reason and message share a call. Clusters that the caller
+// does not see are left out.
+func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string), seen *visibilityFilter) {
 	type said struct {
 		what    fleetv1alpha1.WaitReason
 		message string
@@ -127,9 +132,9 @@ func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string)
 			continue
 		}
 		r, known := f.results[t.Name]
-		w := said{fleetv1alpha1.WaitApply, "it has not answered yet"}
+		w := said{fleetv1alpha1.WaitApply, "the cluster has not reported a result yet"}
 		if !known && !f.recorded {
-			w.message = "whether it has it is not known: " + unreadable
+			w.message = "the result in the cluster is unknown: " + unreadable
 		}
 		switch {
 		case known && r.Current && r.Applied:
@@ -140,7 +145,7 @@ func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string)
 			w = said{fleetv1alpha1.WaitCluster, r.Message}
 		}
 		if w.what == fleetv1alpha1.WaitOverride && len(f.missing) > 0 {
-			continue // waitsPlaced has added it
+			continue // waitsPlaced has added the missing override policies
 		}
 		clusters[w] = append(clusters[w], t.Name)
 	}
@@ -152,7 +157,8 @@ func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string)
 	}
 }
 
-// waitFor returns what a cluster waits for, by the reason of its result.
+// waitFor returns what a cluster waits for, from the reason of its result. An unknown reason means
+// WaitApply.
 func waitFor(reason string) fleetv1alpha1.WaitReason {
 	switch reason {
 	case workv1alpha2.ReasonClusterUnreachable:

@@ -27,34 +27,38 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// Errors for errors.Is.
+// Errors that callers recognize with errors.Is.
 var (
-	// ErrInvalid: the text is not an expression with a boolean result, or breaks a limit.
+	// ErrInvalid is the error of Compile: the text is not an expression with a boolean result, or
+	// exceeds a limit.
 	ErrInvalid = errors.New("the expression is not valid")
-	// ErrCost: the evaluation costs too much, on one object or on all together.
+	// ErrCost is the error of Matches: the evaluation costs too much, on one object or on all objects
+	// of a Budget together.
 	ErrCost = errors.New("the expression costs too much")
 )
 
 // Limits of an expression. Costs are those of CEL; a cost of 1000 takes about a millisecond.
 const (
-	mostBytes     = 4096
-	mostDepth     = 60
-	mostOfOne     = 20_000
-	mostOfAll     = 2_000_000
-	interruptions = 100 // steps of a loop between checks of the context
-	// mostPattern bounds the instructions of a regular expression. Each of them may run for each
-	// character.
+	mostBytes     = 4096      // length of an expression
+	mostDepth     = 60        // depth of nested parts
+	mostOfOne     = 20_000    // cost of the evaluation of one object
+	mostOfAll     = 2_000_000 // cost of all evaluations of a Budget
+	interruptions = 100       // steps of a loop between checks of the context
+	// mostPattern is the largest number of instructions of a regular expression. Each instruction may
+	// run for each character of a text.
 	mostPattern = 1000
 
-	longestOfOne = 200 * time.Millisecond
-	longestOfAll = 5 * time.Second // on all processors together
+	longestOfOne = 200 * time.Millisecond // evaluation of one object
+	longestOfAll = 5 * time.Second        // all evaluations of a Budget, added up
 )
 
-// pricing adds the size of created strings and bytes to the cost of a call, because they take
-// time and memory. CEL counts them as one unless their type is known at compile time.
+// pricing adds the size of the string or bytes that a call creates to its cost, because they take
+// time and memory. Unless their type is known when the expression is compiled, CEL counts them as
+// one.
 type pricing struct{}
 
-// CallCost implements interpreter.ActualCostEstimator.
+// CallCost implements interpreter.ActualCostEstimator. For a short result it returns nil, which
+// means the usual cost.
 func (pricing) CallCost(_, _ string, _ []ref.Val, result ref.Val) *uint64 {
 	var size int
 	switch made := result.(type) {
@@ -75,17 +79,18 @@ func (pricing) CallCost(_, _ string, _ []ref.Val, result ref.Val) *uint64 {
 type Expression struct {
 	text    string
 	program cel.Program
-	named   *tree
-	equal   []Equality
+	named   *tree      // the parts of the object that the expression reads
+	equal   []Equality // see Equalities
 }
 
-// Equality is a value that must be equal to a text for the expression to be true.
+// Equality says that the value at a path in the object, or the name of the cluster, equals a text.
+// If it does not hold, the expression that has it is false. Search uses it to read fewer objects.
 type Equality struct {
 	Path  []string // keys in the object; nil: the name of the cluster
 	Value string
 }
 
-// environment declares the variables of expressions.
+// environment declares the variables of expressions: object, of any type, and cluster, a string.
 var environment = func() *cel.Env {
 	env, err := cel.NewEnv(
 		cel.Variable("object", cel.DynType), cel.Variable("cluster", cel.StringType),
@@ -124,9 +129,9 @@ func Compile(text string) (*Expression, error) {
 	return e, nil
 }
 
-// checkPatterns refuses regular expressions that are not string literals or are too large. CEL
-// computes their cost from the length of the pattern, and compiles them before it checks a
-// cost.
+// checkPatterns returns an error for a call of matches in an expression whose pattern is not a
+// string literal, is invalid, or is too large. CEL computes the cost of a pattern only from its
+// length, and compiles it before it checks a cost.
 func checkPatterns(root ast.Expr) (err error) {
 	ast.PreOrderVisit(root, ast.NewExprVisitor(func(x ast.Expr) {
 		if x.Kind() != ast.CallKind || x.AsCall().FunctionName() != overloads.Matches || err != nil {
@@ -149,8 +154,8 @@ func checkPatterns(root ast.Expr) (err error) {
 	return err
 }
 
-// instructions returns about how many instructions a regular expression compiles to, at most
-// mostPattern+1.
+// instructions returns about how many instructions a regular expression compiles to. It does not
+// count further than mostPattern+1.
 func instructions(pattern *syntax.Regexp) int {
 	n := 1 + len(pattern.Rune)
 	for _, part := range pattern.Sub {
@@ -165,19 +170,23 @@ func instructions(pattern *syntax.Regexp) int {
 // String returns the text from which the expression was compiled.
 func (e *Expression) String() string { return e.text }
 
-// Equalities returns equalities that must hold for the expression to be true. They are
-// necessary, not sufficient.
+// Equalities returns equalities that all must hold for the expression to be true. If they hold, the
+// expression may still be false. There may be none. The result must not be changed.
 func (e *Expression) Equalities() []Equality { return e.equal }
 
-// Budget adds up the cost of all evaluations of one request: the cost that CEL computes and,
-// because that can be wrong, the time.
+// Budget adds up what all evaluations of one request cost: the cost that CEL computes and, because
+// that can be wrong, the time. Matches returns ErrCost when it is spent. The zero value is an
+// unused budget. It is safe for concurrent use.
 type Budget struct {
-	spent atomic.Uint64
-	took  atomic.Int64 // nanoseconds
+	spent atomic.Uint64 // cost
+	took  atomic.Int64  // nanoseconds
 }
 
-// Matches reports whether the expression is true for an object in JSON. After ErrCost the
-// result is unknown, and the caller evaluates no further object.
+// Matches reports whether the expression is true for an object, as JSON in body, of a cluster. It
+// adds the cost to budget. It is false, without an error, if the object lacks a field that decides.
+// The error is ErrCost if the evaluation of this object costs too much or takes too long, or the
+// budget is spent. Then the result is unknown, and the caller evaluates no further object. When ctx
+// ends, the error is ctx.Err(). A body that is not JSON is another error.
 func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, budget *Budget) (bool, error) {
 	object, err := e.named.read(body)
 	if err != nil {
@@ -204,8 +213,8 @@ func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, b
 	return value == types.True, nil
 }
 
-// name records which parts of the object the expression reads. It visits the operand of a chain
-// of selections once, not once for each selection.
+// name records in e.named which parts of the object the expression x reads. Of a chain such as
+// object.a.b it records the whole path.
 func (e *Expression) name(x ast.Expr) {
 	inner := operandOf(x)
 	if path, ok := pathOf(x, inner); ok {
@@ -243,7 +252,8 @@ func (e *Expression) name(x ast.Expr) {
 	}
 }
 
-// operandOf returns the operand inside all selections .a and ["a"] of an expression.
+// operandOf returns what remains of an expression without all selections .a and ["a"] at its end:
+// object for object.a["b"].
 func operandOf(x ast.Expr) ast.Expr {
 	for {
 		inner, _, ok := selection(x)
@@ -254,7 +264,7 @@ func operandOf(x ast.Expr) ast.Expr {
 	}
 }
 
-// selection splits x.a and x["a"] into x and a; false: the expression is no selection.
+// selection splits x.a and x["a"] into x and a; false: the expression is not such a selection.
 func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	switch x.Kind() {
 	case ast.SelectKind:
@@ -271,8 +281,9 @@ func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	}
 }
 
-// pathOf returns the path of object.a.b, object.a["b"] and object itself. It returns false
-// unless operand, the operand of x, is object.
+// pathOf returns the keys in object.a.b or object.a["b"]; for object itself there are none. x is
+// the expression, and operand the result of operandOf for it. pathOf returns false unless operand
+// is the variable object.
 func pathOf(x, operand ast.Expr) (path []string, ok bool) {
 	if operand.Kind() != ast.IdentKind || operand.AsIdent() != "object" {
 		return nil, false
@@ -284,6 +295,7 @@ func pathOf(x, operand ast.Expr) (path []string, ok bool) {
 	return path, true
 }
 
+// textOf returns the value of a string literal; false for any other expression.
 func textOf(x ast.Expr) (string, bool) {
 	if x.Kind() != ast.LiteralKind {
 		return "", false
@@ -291,12 +303,14 @@ func textOf(x ast.Expr) (string, bool) {
 	return asText(x.AsLiteral())
 }
 
+// asText returns the Go string of a CEL string; false for a value of another type.
 func asText(v ref.Val) (string, bool) {
 	s, ok := v.(types.String)
 	return string(s), ok
 }
 
-// conjuncts records the equalities that must hold for the expression to be true.
+// conjuncts records in e.equal the equalities between a path or the cluster and a string literal
+// that must hold for x to be true: x itself, or the parts of x that && joins.
 func (e *Expression) conjuncts(x ast.Expr) {
 	if x.Kind() != ast.CallKind {
 		return

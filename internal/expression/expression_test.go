@@ -80,7 +80,8 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestBombs: what does too much is refused: by its cost, or, where CEL's prices are too low, by the time that it takes.
+// TestBombs: an expensive evaluation is refused because of its cost or, where CEL
+// underestimates the cost, because of its duration.
 func TestBombs(t *testing.T) {
 	var items []string
 	for i := range 300 {
@@ -145,7 +146,7 @@ func TestBombs(t *testing.T) {
 	})
 }
 
-// FuzzTree: what is read of an object is what is there.
+// FuzzTree: read returns the same values as a decoder of the whole object.
 func FuzzTree(f *testing.F) {
 	for _, body := range []string{web, `{}`, `{"a":{"b":1,"b":2}}`, `{"\u0061":{"b":"\"}"}}`, `{"a":[{"b":1}]}`, `{"a":null}`, ` { "a" : { "b" : [ ] } , "c" : 1e3 } `, `{"a":{"b":tru}}`, `{"a":`, "{\"d\":[\x00]}"} {
 		f.Add([]byte(body))
@@ -158,7 +159,7 @@ func FuzzTree(f *testing.F) {
 		got, err := named.read(body)
 		var whole map[string]any
 		if !json.Valid(body) || casejson.UnmarshalCaseSensitivePreserveInts(body, &whole) != nil {
-			return // nothing is promised but that it ends
+			return // for invalid JSON, read only has to return
 		}
 		if err != nil || whole == nil {
 			if whole == nil {
@@ -192,7 +193,8 @@ func FuzzTree(f *testing.F) {
 	})
 }
 
-// duplicates says whether a key may be twice in an object: then the last counts here, and elsewhere they are put together.
+// duplicates reports whether an object may have a key twice. Then read uses the last value, and
+// the other decoder merges the values.
 func duplicates(body []byte) bool {
 	for _, key := range []string{"a", "b", "c", "spec", "replicas"} {
 		if strings.Count(string(body), `"`+key+`"`) > 1 || strings.Contains(string(body), `\`) {

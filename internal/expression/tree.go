@@ -8,13 +8,15 @@ import (
 	casejson "sigs.k8s.io/json"
 )
 
-// tree has the keys of an object that an expression reads, and below each key the same. A leaf
-// stands for the whole value.
+// tree says which parts of an object an expression reads: a subtree for each key. If whole is true,
+// the value at this place is read as a whole. The zero tree reads no key.
 type tree struct {
 	below map[string]*tree
 	whole bool
 }
 
+// add adds the value at a path of keys to the parts that are read. The empty path is the whole
+// object.
 func (t *tree) add(path []string) {
 	for _, key := range path {
 		if t.below == nil {
@@ -28,11 +30,12 @@ func (t *tree) add(path []string) {
 	t.whole = true
 }
 
+// errJSON is the error of read for a body that is not JSON.
 var errJSON = errors.New("it is not JSON")
 
-// read returns the named parts of a JSON object. Skipping the rest takes a tenth of the time of
-// parsing it. The body must be valid JSON, as in the store: errors in skipped parts may not be
-// detected.
+// read returns the parts of a JSON object that the tree names; a body with another JSON value is
+// returned whole. Skipping the rest takes a tenth of the time of parsing it. The body should be
+// valid JSON, as the store has it: errors in skipped parts may not be detected.
 func (t *tree) read(body []byte) (any, error) {
 	r := reader{body: body}
 	v, err := r.value(t)
@@ -42,19 +45,21 @@ func (t *tree) read(body []byte) (any, error) {
 	return v, nil
 }
 
-// reader reads JSON from at on.
+// reader reads the JSON in body, from the position at on.
 type reader struct {
 	body []byte
 	at   int
 }
 
+// blank skips white space.
 func (r *reader) blank() {
 	for r.at < len(r.body) && (r.body[r.at] == ' ' || r.body[r.at] == '\n' || r.body[r.at] == '\t' || r.body[r.at] == '\r') {
 		r.at++
 	}
 }
 
-// take consumes the character c, after blanks. It returns false if another one follows.
+// take skips white space, and then the character c. It returns false, without skipping a character,
+// if another one or nothing follows.
 func (r *reader) take(c byte) bool {
 	r.blank()
 	if r.at < len(r.body) && r.body[r.at] == c {
@@ -64,8 +69,8 @@ func (r *reader) take(c byte) bool {
 	return false
 }
 
-// value reads the named parts of the next value. A value that is not an object is returned
-// whole.
+// value returns the parts of the next value that the tree t names. A value that is not an object is
+// returned whole. Keys that the object lacks are left out of the result.
 func (r *reader) value(t *tree) (any, error) {
 	r.blank()
 	if t.whole || r.at >= len(r.body) || r.body[r.at] != '{' {
@@ -106,7 +111,7 @@ func (r *reader) value(t *tree) (any, error) {
 	}
 }
 
-// key reads a key and the colon after it.
+// key reads a key and the colon after it, and returns the key without its escapes.
 func (r *reader) key() (string, error) {
 	r.blank()
 	from := r.at
@@ -128,7 +133,7 @@ func (r *reader) key() (string, error) {
 	return key, nil
 }
 
-// text skips a string and reports whether it has escapes.
+// text skips a string in quotes, and reports whether it has escapes.
 func (r *reader) text() (escaped bool, err error) {
 	if r.at >= len(r.body) || r.body[r.at] != '"' {
 		return false, errJSON
@@ -146,7 +151,7 @@ func (r *reader) text() (escaped bool, err error) {
 	return false, errJSON
 }
 
-// skip skips a value.
+// skip skips the next value without checking the syntax within it.
 func (r *reader) skip() error {
 	r.blank()
 	depth := 0

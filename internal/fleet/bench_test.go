@@ -12,9 +12,9 @@ import (
 	"orrery.dev/orrery/internal/access"
 )
 
-// BenchmarkClusterAccesses measures a fleet of 100 clusters with 3,000 ClusterAccesses of as many
-// namespaces, as the informers tell them: the load at a start, until the first snapshot, and an
-// edit of one until the next snapshot.
+// BenchmarkClusterAccesses measures a fleet of 100 clusters with 3,000 ClusterAccesses of as
+// many namespaces, as informers deliver them: the load at a start, until the first snapshot,
+// and an edit of one until the next snapshot.
 func BenchmarkClusterAccesses(b *testing.B) {
 	const n = 3000
 	spaces, grants := make([]*metav1.PartialObjectMetadata, n), make([]string, n)

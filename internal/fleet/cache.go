@@ -25,52 +25,59 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Source provides the state of the clusters that their objects on the hub do not have.
+// Source provides the state of clusters that the hub does not store: whether they answer, what they
+// serve, and their free capacity. Members implements it.
 type Source interface {
-	// Contact reports whether a cluster answers, and which kinds it serves; nil: unknown. The
-	// result is false and nil if the connected cluster has another UID.
+	// Contact reports whether a cluster answers, and which kinds it serves; nil: unknown. The result
+	// is false and nil if no cluster with that name and UID is connected.
 	Contact(cluster string, uid types.UID) (reachable bool, apis scheduler.APIs)
-	// Room returns a cluster's free capacity; nil while it is unknown. The result is immutable,
-	// and is the same value until the capacity changes.
-	Room(cluster string) Room
-	// Subscribe calls changed when the result of Contact for a cluster may have changed, or its
-	// free capacity became known. It calls measured when the free capacity changed. The source
-	// holds locks during measured, so measured must not call the source.
+	// FreeCapacity returns a cluster's free capacity, which is immutable; nil while it is unknown.
+	// Until the capacity changes, the results are equal with ==.
+	FreeCapacity(cluster string) FreeCapacity
+	// Subscribe registers two functions. changed is called when the result of Contact for a cluster
+	// may have changed, or its free capacity became known. measured is called when the free capacity
+	// of a cluster changed. The source holds locks during measured, so measured must not call the
+	// source.
 	Subscribe(changed, measured func(cluster string))
 }
 
-// Room is the measured free capacity of a cluster.
-type Room interface {
-	scheduler.Room
-	// Without returns the capacity left after the taken replicas. Their order does not matter.
-	Without(taken []scheduler.Taken) scheduler.Room
+// FreeCapacity is the measured free capacity of a cluster, from which capacity that is taken can be
+// subtracted.
+type FreeCapacity interface {
+	scheduler.FreeCapacity
+	// Without returns the capacity that remains when the replicas in taken are placed in the cluster.
+	// The order of taken does not matter.
+	Without(taken []scheduler.Taken) scheduler.FreeCapacity
 }
 
-// Cache keeps the current snapshot.
+// Cache keeps the current Snapshot of the fleet: the state of all clusters, and the rules by which
+// namespaces may use clusters. It is made from the Clusters, ClusterAccesses and Namespaces of the
+// hub and from a Source. It may be used from several goroutines, and holds no lock while it calls
+// subscribers.
 type Cache struct {
 	source  Source
 	synced  []toolscache.InformerSynced
 	current atomic.Pointer[Snapshot]
-	// fences is true if the rules of access changed after the current snapshot. The next reader
-	// applies them, so that many new namespaces at once cause one snapshot.
+	// fences is true if the rules by which namespaces may use clusters changed after the current
+	// snapshot. The next reader applies them. So many new namespaces at once cause one new snapshot.
 	fences atomic.Bool
 
 	mu           sync.Mutex // serializes changes
 	objects      map[string]*clusterv1alpha1.Cluster
-	rules        *access.Rules
-	made         map[string]time.Time // creation times of the hub's namespaces
-	subscribers  []func(Change)
-	fenceChanged []func(namespaces sets.Set[string])
+	rules        *access.Rules                       // by which namespaces may use clusters
+	made         map[string]time.Time                // creation times of the hub's namespaces
+	subscribers  []func(Change)                      // see Subscribe
+	fenceChanged []func(namespaces sets.Set[string]) // see SubscribeFences
 
 	unmeasured struct {
 		sync.Mutex
-		clusters sets.Set[string] // clusters whose free capacity changed since the last Measured
-		reserved map[string]*reserved
+		clusters sets.Set[string]     // clusters whose free capacity changed since the last Measured
+		reserved map[string]*reserved // by cluster
 	}
 }
 
-// NewCache returns a cache that is filled from the informers once they run. byDefault decides
-// for namespaces that no ClusterAccess selects.
+// NewCache returns a cache that the informers fill once they run; see Synced. byDefault says which
+// clusters namespaces may use that no ClusterAccess selects. The cache also subscribes to source.
 func NewCache(ctx context.Context, informers cache.Informers, source Source, byDefault access.Default) (*Cache, error) {
 	c := newCache(source, byDefault)
 	clusters, err := binding.Watch(ctx, informers, &clusterv1alpha1.Cluster{}, asCluster, c.changed)
@@ -93,6 +100,7 @@ func NewCache(ctx context.Context, informers cache.Informers, source Source, byD
 	return c, err
 }
 
+// newCache returns a cache without informers. Its Synced returns true. NewCache and tests call it.
 func newCache(source Source, byDefault access.Default) *Cache {
 	c := &Cache{source: source, objects: map[string]*clusterv1alpha1.Cluster{}, rules: access.NewRules(byDefault), made: map[string]time.Time{}}
 	c.unmeasured.clusters, c.unmeasured.reserved = sets.New[string](), map[string]*reserved{}
@@ -117,13 +125,14 @@ func asCluster(o any) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// Synced reports whether every Cluster, ClusterAccess and Namespace that the hub had at the
-// start is in the snapshot. Until then no namespace may use any cluster.
+// Synced reports whether the snapshot has every Cluster, ClusterAccess and Namespace that the hub
+// had at the start. Before that, no namespace may use any cluster.
 func (c *Cache) Synced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// Snapshot returns the fleet as it is known now. Its free capacities may be older.
+// Snapshot returns the current snapshot of the fleet, never nil. The amounts of free capacity in it
+// may be old. Measured updates them.
 func (c *Cache) Snapshot() *Snapshot {
 	if c.fences.Load() && c.Synced() {
 		c.mu.Lock()
@@ -133,15 +142,17 @@ func (c *Cache) Snapshot() *Snapshot {
 	return c.current.Load()
 }
 
-// fence applies changed rules of access to the snapshot. The caller holds mu.
+// fence stores a snapshot with the present rules by which namespaces may use clusters, if they
+// changed and the cache is synced. The caller holds c.mu.
 func (c *Cache) fence() {
 	if c.Synced() && c.fences.Swap(false) {
 		c.current.Store(c.current.Load().WithAccess(c.rules.Set()))
 	}
 }
 
-// Measured returns the fleet as it is known now, with the present free capacities: the measured
-// capacity less the reservations.
+// Measured returns the current snapshot with the present free capacity of each cluster: what its
+// nodes and quotas can take, less what Reserve has reserved. It stores the result as the current
+// snapshot. If only an amount of free capacity changed, subscribers are not called.
 func (c *Cache) Measured() *Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,33 +163,36 @@ func (c *Cache) Measured() *Snapshot {
 		names, c.unmeasured.clusters = c.unmeasured.clusters, sets.New[string]()
 	}
 	c.unmeasured.Unlock()
-	rooms := make(map[string]scheduler.Room, names.Len())
+	capacities := make(map[string]scheduler.FreeCapacity, names.Len())
 	for name := range names {
-		rooms[name] = c.room(name)
+		capacities[name] = c.freeCapacity(name)
 	}
-	c.current.Store(c.current.Load().withRooms(rooms))
+	c.current.Store(c.current.Load().withCapacities(capacities))
 	return c.current.Load()
 }
 
-// Subscribe registers f to be called after each change that may affect a decision. f must not
-// block.
+// Subscribe registers f to be called after each change of a cluster that may affect a decision. f
+// must not block, and several goroutines may call it at once. It is not called for clusters that
+// the snapshot has already.
 func (c *Cache) Subscribe(f func(Change)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
 }
 
-// SubscribeFences registers f to be called when namespaces may use other clusters than before,
-// because of a ClusterAccess or of the namespaces' labels. Subscribe reports changes of
-// Clusters. f must not block.
+// SubscribeFences registers f to be called with namespaces of the hub that may use other clusters
+// than before. The cause is a ClusterAccess, the labels of the namespaces, or that a namespace was
+// created again. f is not called for a deleted namespace, nor because a Cluster changed, which
+// Subscribe reports. f must not block.
 func (c *Cache) SubscribeFences(f func(namespaces sets.Set[string])) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fenceChanged = append(c.fenceChanged, f)
 }
 
-// accessChanged applies a change of a ClusterAccess. The error names the part that cannot be
-// read.
+// accessChanged applies a ClusterAccess that was added (before is nil), changed or deleted (after
+// is nil), and notifies the functions of SubscribeFences. The error names the part of it that
+// cannot be parsed; such a ClusterAccess allows no namespace to use a cluster.
 func (c *Cache) accessChanged(before, after *policyv1alpha1.ClusterAccess) error {
 	c.mu.Lock()
 	var changed []string
@@ -195,7 +209,9 @@ func (c *Cache) accessChanged(before, after *policyv1alpha1.ClusterAccess) error
 	return err
 }
 
-// namespaceChanged applies a change of a namespace of the hub.
+// namespaceChanged applies a namespace of the hub that was added (before is nil), changed or
+// deleted (after is nil). It notifies the functions of SubscribeFences if the namespace may use
+// other clusters than before, but not after its deletion.
 func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	c.mu.Lock()
 	changed := false
@@ -220,7 +236,7 @@ func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	}
 }
 
-// Made returns the creation time of a namespace of the hub; false: the namespace is unknown.
+// Made returns the creation time of a namespace of the hub; false if the namespace is not known.
 func (c *Cache) Made(namespace string) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,6 +244,8 @@ func (c *Cache) Made(namespace string) (time.Time, bool) {
 	return made, ok
 }
 
+// tell calls each of the functions of SubscribeFences with its own copy of the set of namespaces.
+// Without namespaces it does nothing.
 func tell(subscribers []func(sets.Set[string]), namespaces ...string) {
 	if len(namespaces) == 0 {
 		return
@@ -237,7 +255,8 @@ func tell(subscribers []func(sets.Set[string]), namespaces ...string) {
 	}
 }
 
-// changed applies a change of a Cluster object.
+// changed applies a Cluster object that was added (before is nil), changed or deleted (after is
+// nil).
 func (c *Cache) changed(before, after *clusterv1alpha1.Cluster) {
 	c.mu.Lock()
 	if after != nil {
@@ -253,14 +272,17 @@ func (c *Cache) changed(before, after *clusterv1alpha1.Cluster) {
 	}
 }
 
-// mark records that a cluster's free capacity changed.
+// mark records that a cluster's free capacity changed, so that the next Measured reads it. The
+// source calls mark while it holds its own locks.
 func (c *Cache) mark(cluster string) {
 	c.unmeasured.Lock()
 	defer c.unmeasured.Unlock()
 	c.unmeasured.clusters.Insert(cluster)
 }
 
-// refresh updates one cluster of the snapshot and notifies the subscribers.
+// refresh reads the state of one cluster again, from its Cluster object and from c.source, and
+// stores it in the snapshot. It removes a cluster whose Cluster is deleted. It notifies the
+// functions of Subscribe if an Aspect changed.
 func (c *Cache) refresh(name string) {
 	c.mu.Lock()
 	before, _ := c.current.Load().Cluster(name)
@@ -279,8 +301,10 @@ func (c *Cache) refresh(name string) {
 	}
 }
 
-// put stores the next snapshot if the cluster changed, and returns what changed. The caller
-// holds mu.
+// put stores the next snapshot if the state of a cluster changed from before to after, and returns
+// the aspects that changed. The result is 0 if nothing changed, or only parts that no Aspect
+// covers. A nil before means that the cluster is new, a nil after that it is gone. The caller holds
+// c.mu.
 func (c *Cache) put(before, after *Cluster) Aspect {
 	what, same := compare(before, after)
 	if same {
@@ -290,8 +314,9 @@ func (c *Cache) put(before, after *Cluster) Aspect {
 	return what
 }
 
-// look returns the present state of a cluster. The free capacity is that of before, if it is
-// known.
+// look returns the present state of the cluster of the Cluster o. before is its state in the
+// snapshot, or nil. The free capacity is that of before, if before has one and the UID of o; else
+// it is read now. The caller holds c.mu.
 func (c *Cache) look(o *clusterv1alpha1.Cluster, before *Cluster) *Cluster {
 	after := &Cluster{
 		Name: o.Name, UID: o.UID, Labels: labels.Set(o.Labels), Provider: o.Spec.Provider, Region: o.Spec.Region,
@@ -302,10 +327,10 @@ func (c *Cache) look(o *clusterv1alpha1.Cluster, before *Cluster) *Cluster {
 		after.Bounds = &scheduler.Bounds{Profile: string(profile), Namespaces: o.Spec.PlacementNamespaces()}
 	}
 	after.Reachable, after.APIs = c.source.Contact(o.Name, o.UID)
-	if before != nil && before.UID == o.UID && before.Room != nil {
-		after.Room = before.Room
+	if before != nil && before.UID == o.UID && before.FreeCapacity != nil {
+		after.FreeCapacity = before.FreeCapacity
 	} else {
-		after.Room = c.room(o.Name)
+		after.FreeCapacity = c.freeCapacity(o.Name)
 	}
 	return after
 }

@@ -30,8 +30,8 @@ func TestFences(t *testing.T) {
 	c := newCache(&members{}, access.None)
 	synced := false
 	c.synced = []toolscache.InformerSynced{func() bool { return synced }}
-	told := sets.New[string]()
-	c.SubscribeFences(func(namespaces sets.Set[string]) { told = told.Union(namespaces) })
+	notified := sets.New[string]()
+	c.SubscribeFences(func(namespaces sets.Set[string]) { notified = notified.Union(namespaces) })
 	c.changed(nil, object("oak", "1", nil))
 	c.changed(nil, object("elm", "2", nil))
 	open := namespace("open", map[string]string{"team": "a"})
@@ -67,13 +67,13 @@ func TestFences(t *testing.T) {
 		t.Error("nothing changed, and the snapshot is another")
 	}
 
-	told = sets.New[string]()
+	notified = sets.New[string]()
 	edited := clusterAccess("a", "elm")
 	if err := c.accessChanged(clusterAccess("a", "oak"), edited); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(sets.New("open"), told); diff != "" {
-		t.Errorf("told of (-want +got):\n%s", diff)
+	if diff := cmp.Diff(sets.New("open"), notified); diff != "" {
+		t.Errorf("notified of (-want +got):\n%s", diff)
 	}
 	second := c.Snapshot()
 	says("edited", second, map[string]bool{"open": true, "shut": true, "open in elm": true})
@@ -81,14 +81,14 @@ func TestFences(t *testing.T) {
 	if second.Version() <= first.Version() {
 		t.Errorf("versions %d, %d", first.Version(), second.Version())
 	}
-	// A cluster's change keeps the fences, and they stay when free capacities are measured.
+	// A change of a cluster keeps the fences, and so does a new measurement of free capacity.
 	c.changed(object("elm", "2", nil), object("elm", "3", nil))
 	says("measured", c.Measured(), map[string]bool{"open": true, "open in elm": true})
 
-	told = sets.New[string]()
+	notified = sets.New[string]()
 	c.namespaceChanged(open, namespace("open", map[string]string{"team": "b"}))
-	if diff := cmp.Diff(sets.New("open"), told); diff != "" {
-		t.Errorf("told of (-want +got):\n%s", diff)
+	if diff := cmp.Diff(sets.New("open"), notified); diff != "" {
+		t.Errorf("notified of (-want +got):\n%s", diff)
 	}
 	says("measured with other labels", c.Measured(), map[string]bool{"open": true})
 	c.namespaceChanged(open, nil)
@@ -100,6 +100,6 @@ func TestFences(t *testing.T) {
 	wrong := clusterAccess("b")
 	wrong.Spec.NamespaceSelector.MatchLabels["team"] = "not a label"
 	if err := c.accessChanged(nil, wrong); err == nil {
-		t.Error("what cannot be read is not told")
+		t.Error("what cannot be read is not reported")
 	}
 }

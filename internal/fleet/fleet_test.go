@@ -36,30 +36,30 @@ func (n free) Sets(components []scheduler.Component, _ bool) (sets int64, lackin
 	return int64(n) / max(1, each), "", ""
 }
 
-func (n free) Without(taken []scheduler.Taken) scheduler.Room {
+func (n free) Without(taken []scheduler.Taken) scheduler.FreeCapacity {
 	for _, t := range taken {
 		n = max(0, n-free(t.Replicas)-10*free(t.Objects))
 	}
 	return n
 }
 
-// members is a Source.
+// members is a Source with answers that the test sets.
 type members struct {
 	silent            bool
 	apis              kinds
-	room              Room
+	capacity          FreeCapacity
 	changed, measured func(string)
 }
 
 func (m *members) Contact(string, types.UID) (bool, scheduler.APIs) { return !m.silent, m.apis }
-func (m *members) Room(string) Room                                 { return m.room }
+func (m *members) FreeCapacity(string) FreeCapacity                 { return m.capacity }
 func (m *members) Subscribe(changed, measured func(cluster string)) {
 	m.changed, m.measured = changed, measured
 }
 
 func newTestCache(source Source) *Cache {
 	c := newCache(source, access.All)
-	c.Snapshot() // nothing is awaited
+	c.Snapshot() // the test need not wait for informers
 	return c
 }
 
@@ -74,12 +74,12 @@ func object(name string, uid types.UID, change func(*clusterv1alpha1.Cluster)) *
 func TestChanges(t *testing.T) {
 	m := &members{apis: kinds(presence.Present)}
 	c := newTestCache(m)
-	var told []Aspect
+	var notified []Aspect
 	c.Subscribe(func(change Change) {
 		if change.Name != "oak" {
-			t.Errorf("told of %s", change.Name)
+			t.Errorf("notified of %s", change.Name)
 		}
-		told = append(told, change.What)
+		notified = append(notified, change.What)
 	})
 	const all = Membership | Labels | Taints | Reachability | APIs | Capacity
 	now := metav1.Now()
@@ -107,8 +107,8 @@ func TestChanges(t *testing.T) {
 		{"Silent", func() { m.silent = true; m.changed("oak") }, []Aspect{Reachability}},
 		{"StillSilent", func() { m.changed("oak") }, nil},
 		{"OtherAPIs", func() { m.silent, m.apis = false, kinds(presence.Absent); m.changed("oak") }, []Aspect{Reachability | APIs}},
-		{"CapacityKnown", func() { m.room = free(3); m.changed("oak") }, []Aspect{Capacity}},
-		{"CapacityOther", func() { m.room = free(4); m.measured("oak"); c.Measured() }, nil},
+		{"CapacityKnown", func() { m.capacity = free(3); m.changed("oak") }, []Aspect{Capacity}},
+		{"CapacityOther", func() { m.capacity = free(4); m.measured("oak"); c.Measured() }, nil},
 		{"Leaving", func() {
 			set("1", func(o *clusterv1alpha1.Cluster) {
 				o.Spec, o.DeletionTimestamp = before.Spec, &now
@@ -119,17 +119,17 @@ func TestChanges(t *testing.T) {
 		{"NobodyKnowsIt", func() { m.changed("oak") }, nil},
 	}
 	for _, step := range steps {
-		told = nil
+		notified = nil
 		step.do()
-		if diff := cmp.Diff(step.want, told); diff != "" {
-			t.Errorf("%s: told (-want +got):\n%s", step.name, diff)
+		if diff := cmp.Diff(step.want, notified); diff != "" {
+			t.Errorf("%s: notified (-want +got):\n%s", step.name, diff)
 		}
 	}
 }
 
-// A snapshot says the same for ever, whatever comes after it.
+// TestSnapshotsDoNotChange: later changes do not change an earlier snapshot.
 func TestSnapshotsDoNotChange(t *testing.T) {
-	m := &members{room: free(1)}
+	m := &members{capacity: free(1)}
 	c := newTestCache(m)
 	c.changed(nil, object("oak", "1", nil))
 	c.changed(nil, object("elm", "2", nil))
@@ -137,7 +137,7 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 	oak, _ := first.Cluster("oak")
 	elm, _ := first.Cluster("elm")
 
-	m.room = free(9)
+	m.capacity = free(9)
 	m.measured("oak")
 	if s := c.Snapshot(); s != first {
 		t.Error("a new capacity made a snapshot that nobody asked for")
@@ -167,7 +167,7 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 	if first.Version() >= second.Version() || second.Version() >= third.Version() {
 		t.Errorf("versions %d, %d, %d", first.Version(), second.Version(), third.Version())
 	}
-	// What did not change is shared.
+	// Unchanged parts are shared.
 	if again, _ := second.Cluster("elm"); again != elm {
 		t.Error("elm was copied")
 	}
@@ -182,9 +182,10 @@ func TestSnapshotsDoNotChange(t *testing.T) {
 	}
 }
 
-// What is reserved is not free, until it is given back; doubt makes free capacity unknown.
+// TestReserve: reserved capacity is not free until it is released. A doubt makes the free
+// capacity unknown.
 func TestReserve(t *testing.T) {
-	m := &members{room: free(9)}
+	m := &members{capacity: free(9)}
 	c := newTestCache(m)
 	c.changed(nil, object("oak", "1", nil))
 	c.changed(nil, object("elm", "2", nil))
@@ -213,7 +214,7 @@ func TestReserve(t *testing.T) {
 	c.Reserve("oak", large, 3, 0)
 	c.Reserve("nowhere", large, 3, 1)
 	fits("reserved", 4, 9)
-	m.room = free(8)
+	m.capacity = free(8)
 	m.measured("oak")
 	fits("and measured", 3, 9)
 	c.Reserve("elm", small(), 0, 1)
@@ -222,13 +223,13 @@ func TestReserve(t *testing.T) {
 	c.Reserve("oak", small(), -2, 0)
 	c.Doubt("elm", 1)
 	fits("given back, and in doubt", 5, -1)
-	// Whoever looks at the cluster anew sees the same.
+	// A cluster that is read again has the same reservations.
 	c.changed(object("oak", "1", nil), object("oak", "3", nil))
 	fits("it joined again", 5, -1)
 	c.Reserve("oak", large, -3, 0)
 	c.Doubt("elm", -1)
 	fits("nothing is left", 8, 8)
-	if oak, _ := before.Cluster("oak"); oak.Room != free(9) {
+	if oak, _ := before.Cluster("oak"); oak.FreeCapacity != free(9) {
 		t.Error("a snapshot changed")
 	}
 	c.Reserve("nowhere", large, -3, -1)

@@ -10,7 +10,7 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Members is the Source that reads the registry and the mirror.
+// Members implements Source with the registry of member clusters and the mirror.
 type Members struct {
 	Registry *member.Registry
 	Mirror   *mirror.Mirror
@@ -25,20 +25,22 @@ func (m Members) Contact(cluster string, uid types.UID) (bool, scheduler.APIs) {
 	return c.Reachable(), served{c.APIs()}
 }
 
-// Room implements Source.
-func (m Members) Room(cluster string) Room {
-	room, known := m.Mirror.Room(cluster)
+// FreeCapacity implements Source.
+func (m Members) FreeCapacity(cluster string) FreeCapacity {
+	free, known := m.Mirror.FreeCapacity(cluster)
 	if !known {
 		return nil
 	}
-	return measured{room}
+	return measured{free}
 }
 
-// measured adapts the free capacity of the mirror to this package.
-type measured struct{ *mirror.Room }
+// measured adapts the free capacity of the mirror to the interface FreeCapacity. Two values are
+// equal with == if they are the same measurement.
+type measured struct{ *mirror.FreeCapacity }
 
-func (m measured) Without(taken []scheduler.Taken) scheduler.Room {
-	return measured{m.Room.Without(taken)}
+// Without implements FreeCapacity.
+func (m measured) Without(taken []scheduler.Taken) scheduler.FreeCapacity {
+	return measured{m.FreeCapacity.Without(taken)}
 }
 
 // Subscribe implements Source.
@@ -49,13 +51,14 @@ func (m Members) Subscribe(changed, measured func(cluster string)) {
 			changed(e.Cluster)
 		}
 	})
-	m.Mirror.SubscribeRoom(measured)
+	m.Mirror.SubscribeFreeCapacity(measured)
 }
 
-// served has the kinds of a cluster's API list. The list is immutable: a changed cluster gets
-// another list.
+// served implements scheduler.APIs with the API list of a cluster. The list is immutable: when the
+// APIs of the cluster change, it gets another list.
 type served struct{ apis *member.APIs }
 
+// Serves implements scheduler.APIs.
 func (s served) Serves(kind schema.GroupVersionKind) presence.Presence {
 	_, known := s.apis.Kind(kind)
 	return known

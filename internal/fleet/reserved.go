@@ -2,16 +2,17 @@ package fleet
 
 import "orrery.dev/orrery/internal/scheduler"
 
-// reserved is the part of a cluster's free capacity that is reserved for pods that do not exist
-// yet.
+// reserved is the part of a cluster's free capacity that is reserved for pods that decisions placed
+// there and that do not exist yet. The lock of Cache.unmeasured guards it.
 type reserved struct {
 	claims map[string]*scheduler.Taken // by Claim.Same
-	doubts int
+	doubts int                         // see Cache.Doubt
 }
 
-// Reserve reserves capacity in a cluster for a number of replicas with a claim, and for a
-// number of objects that are not there yet. Later results of Measured have less capacity.
-// Negative numbers release it.
+// Reserve reserves free capacity of a cluster for a number of replicas and a number of new objects.
+// claim is what each replica requires; quotas count the objects. Later results of Measured have
+// less free capacity. Negative numbers release a reservation, and the caller must release as much
+// as it reserved. Claims with equal Claim.Same are added up. The cluster need not be known.
 func (c *Cache) Reserve(cluster string, claim *scheduler.Claim, replicas, objects int64) {
 	c.reserve(cluster, func(r *reserved) {
 		t := r.claims[claim.Same()]
@@ -26,13 +27,15 @@ func (c *Cache) Reserve(cluster string, claim *scheduler.Claim, replicas, object
 	})
 }
 
-// Doubt adds n to the doubts about a cluster; negative numbers remove doubts. While there are
-// doubts, the cluster's free capacity is unknown: it is unknown which of the decided replicas
-// exist.
+// Doubt adds n, which may be negative, to the number of doubts about a cluster. A doubt means that
+// the caller does not know which of the replicas that decisions placed in the cluster exist there.
+// While the number is not 0, Measured returns a nil free capacity for the cluster: it is unknown.
 func (c *Cache) Doubt(cluster string, n int) {
 	c.reserve(cluster, func(r *reserved) { r.doubts += n })
 }
 
+// reserve calls change with the reservations of a cluster, while it holds their lock. The next
+// Measured then computes the free capacity of the cluster again.
 func (c *Cache) reserve(cluster string, change func(*reserved)) {
 	c.unmeasured.Lock()
 	defer c.unmeasured.Unlock()
@@ -48,8 +51,9 @@ func (c *Cache) reserve(cluster string, change func(*reserved)) {
 	c.unmeasured.clusters.Insert(cluster)
 }
 
-// room returns a cluster's free capacity less the reservations; nil: unknown.
-func (c *Cache) room(cluster string) scheduler.Room {
+// freeCapacity returns the measured free capacity of a cluster less what is reserved. It is nil
+// while the capacity is unknown, or the cluster has doubts, see Doubt.
+func (c *Cache) freeCapacity(cluster string) scheduler.FreeCapacity {
 	var taken []scheduler.Taken
 	c.unmeasured.Lock()
 	r := c.unmeasured.reserved[cluster]
@@ -61,9 +65,9 @@ func (c *Cache) room(cluster string) scheduler.Room {
 		}
 	}
 	c.unmeasured.Unlock()
-	// The reservations are read before the measurement: pods that start in between count twice,
-	// rather than not at all.
-	measured := c.source.Room(cluster)
+	// The reservations are read before the measurement. So a pod that is created in between is
+	// subtracted twice, rather than not at all.
+	measured := c.source.FreeCapacity(cluster)
 	switch {
 	case measured == nil, doubtful:
 		return nil

@@ -1,6 +1,7 @@
 package fleetapi
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
@@ -18,53 +20,73 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// menu is a type that has a menu in user interfaces, with the verbs that the menu requires.
+// menu is a type that user interfaces can show, with the verbs that they need to know about.
+// serveAccess answers for each menu which of the verbs the caller may use.
 type menu struct {
 	group, version, resource string
 	namespaced               bool
 	verbs                    []string
+	of                       *schema.GroupVersionResource // as in kind
 }
 
 var (
+	// Verbs of a menu: see is for types that are only shown, change for types that users also change.
 	see    = []string{"list"}
 	change = []string{"list", "create", "update", "patch", "delete"}
 )
 
-// menus are sorted by group and resource.
-var menus = []menu{
-	{"", "v1", "configmaps", true, change},
-	{"", "v1", "events", true, see},
-	{"", "v1", "namespaces", false, change},
-	{"", "v1", "nodes", false, see},
-	{"", "v1", "persistentvolumeclaims", true, change},
-	{"", "v1", "pods", true, change},
-	{"", "v1", "secrets", true, change},
-	{"", "v1", "services", true, change},
-	{"apps", "v1", "daemonsets", true, change},
-	{"apps", "v1", "deployments", true, change},
-	{"apps", "v1", "statefulsets", true, change},
-	{"apps.orrery.dev", "v1alpha1", "workloadrebalancers", false, change},
-	{"batch", "v1", "cronjobs", true, change},
-	{"batch", "v1", "jobs", true, change},
-	{"cluster.orrery.dev", "v1alpha1", "clusters", false, change},
-	{"config.orrery.dev", "v1alpha1", "mirrorpolicies", false, change},
-	{"fleet.orrery.dev", "v1alpha1", "clusters/mirror", false, []string{"get"}},
-	{"fleet.orrery.dev", "v1alpha1", "clusters/proxy", false, []string{"get", "create"}},
-	{"lifecycle.orrery.dev", "v1alpha1", "operations", false, change},
-	{"policy.orrery.dev", "v1alpha1", "clusteraccesses", false, change},
-	{"policy.orrery.dev", "v1alpha1", "clusteroverridepolicies", false, change},
-	{"policy.orrery.dev", "v1alpha1", "clusterpropagationpolicies", false, change},
-	{"policy.orrery.dev", "v1alpha1", "overridepolicies", true, change},
-	{"policy.orrery.dev", "v1alpha1", "propagationpolicies", true, change},
-	{"work.orrery.dev", "v1alpha2", "clusterresourcebindings", false, see},
-	{"work.orrery.dev", "v1alpha2", "resourcebindings", true, see},
+// newMenus returns the menus of all types: those of the list below, and those of kinds, sorted by
+// group and resource.
+func newMenus() []menu {
+	all := []menu{
+		{"", "v1", "configmaps", true, change, nil},
+		{"", "v1", "events", true, see, nil},
+		{"", "v1", "namespaces", false, change, nil},
+		{"", "v1", "nodes", false, see, nil},
+		{"", "v1", "persistentvolumeclaims", true, change, nil},
+		{"", "v1", "pods", true, change, nil},
+		{"", "v1", "secrets", true, change, nil},
+		{"", "v1", "services", true, change, nil},
+		{"apps", "v1", "daemonsets", true, change, nil},
+		{"apps", "v1", "deployments", true, change, nil},
+		{"apps", "v1", "statefulsets", true, change, nil},
+		{"apps.orrery.dev", "v1alpha1", "workloadrebalancers", false, change, nil},
+		{"batch", "v1", "cronjobs", true, change, nil},
+		{"batch", "v1", "jobs", true, change, nil},
+		{"cluster.orrery.dev", "v1alpha1", "clusters", false, change, nil},
+		{"config.orrery.dev", "v1alpha1", "mirrorpolicies", false, change, nil},
+		{"lifecycle.orrery.dev", "v1alpha1", "operations", false, change, nil},
+		{"policy.orrery.dev", "v1alpha1", "clusteraccesses", false, change, nil},
+		{"policy.orrery.dev", "v1alpha1", "clusteroverridepolicies", false, change, nil},
+		{"policy.orrery.dev", "v1alpha1", "clusterpropagationpolicies", false, change, nil},
+		{"policy.orrery.dev", "v1alpha1", "overridepolicies", true, change, nil},
+		{"policy.orrery.dev", "v1alpha1", "propagationpolicies", true, change, nil},
+		{"work.orrery.dev", "v1alpha2", "clusterresourcebindings", false, see, nil},
+		{"work.orrery.dev", "v1alpha2", "resourcebindings", true, see, nil},
+	}
+	for _, k := range kinds {
+		if len(k.menu) > 0 {
+			all = append(all, menu{fleetv1alpha1.GroupVersion.Group, fleetv1alpha1.GroupVersion.Version, k.resource, false, k.menu, k.of})
+		}
+	}
+	slices.SortFunc(all, func(a, b menu) int {
+		return cmp.Or(strings.Compare(a.group, b.group), strings.Compare(a.resource, b.resource))
+	})
+	return all
 }
 
-// askers is the number of concurrent questions to the hub about one caller.
+// rights returns the rights that a caller needs for a verb of m.
+func (m menu) rights(verb string) []authorizationv1.ResourceAttributes {
+	return rightsTo(verb, schema.GroupVersionResource{Group: m.group, Version: m.version, Resource: m.resource}, m.of, "")
+}
+
+// askers is the number of concurrent requests to the hub about the rights of one caller.
 const askers = 8
 
-// serveAccess answers what the caller may see and change.
-func (a *api) serveAccess(w http.ResponseWriter, r *http.Request) error {
+// serveAccess answers a GET of access with a FleetAccess: the types that the caller may see or
+// change, with verbs and namespaces. User interfaces show only these. An error is one for the
+// client.
+func (a *api) serveAccess(w http.ResponseWriter, r *http.Request, _, _ string) error {
 	who, ok := request.UserFrom(r.Context())
 	if !ok {
 		return apierrors.NewUnauthorized("the request has no user")
@@ -76,10 +98,10 @@ func (a *api) serveAccess(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	types := make([]fleetv1alpha1.TypeAccess, len(menus))
+	types := make([]fleetv1alpha1.TypeAccess, len(a.menus))
 	g, ctx := errgroup.WithContext(r.Context())
 	g.SetLimit(askers)
-	for i, m := range menus {
+	for i, m := range a.menus {
 		g.Go(func() (err error) {
 			types[i] = fleetv1alpha1.TypeAccess{Group: m.group, Resource: m.resource}
 			types[i].Verbs, err = a.verbs(ctx, m, all)
@@ -103,38 +125,45 @@ func (a *api) serveAccess(w http.ResponseWriter, r *http.Request) error {
 	return answer.JSON(w, http.StatusOK, access)
 }
 
-// everything reports whether the caller may do everything. Then no other right need be checked.
+// everything reports whether the caller may do everything on the hub. Then no other right need be
+// checked.
 func (a *api) everything(ctx context.Context) (bool, error) {
 	return a.may(ctx, authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Version: "*", Resource: "*"})
 }
 
-func (a *api) may(ctx context.Context, what authorizationv1.ResourceAttributes) (bool, error) {
-	err := a.authorizer.resource(ctx, what)
-	if apierrors.IsForbidden(err) {
-		return false, nil
+// may reports whether the user of ctx has all of rights on the hub. An error means that the hub did
+// not answer, or that ctx has no user.
+func (a *api) may(ctx context.Context, rights ...authorizationv1.ResourceAttributes) (bool, error) {
+	for _, right := range rights {
+		if err := a.authorizer.resource(ctx, right); err != nil {
+			if apierrors.IsForbidden(err) {
+				err = nil
+			}
+			return false, err
+		}
 	}
-	return err == nil, err
+	return true, nil
 }
 
-// verbs returns the verbs that the caller may do with a type in any namespace.
+// verbs returns the verbs of m that the caller may use on the type in at least one namespace, with
+// these namespaces. It leaves out all other verbs. all means that the caller may do everything on
+// the hub.
 func (a *api) verbs(ctx context.Context, m menu, all bool) ([]fleetv1alpha1.VerbAccess, error) {
-	what := authorizationv1.ResourceAttributes{Verb: "*", Group: m.group, Version: m.version}
-	what.Resource, what.Subresource, _ = strings.Cut(m.resource, "/")
 	if !all {
 		var err error
-		if all, err = a.may(ctx, what); err != nil {
+		if all, err = a.may(ctx, m.rights("*")...); err != nil {
 			return nil, err
 		}
 	}
 	var verbs []fleetv1alpha1.VerbAccess
-	for _, what.Verb = range m.verbs {
-		v := fleetv1alpha1.VerbAccess{Verb: what.Verb, Everywhere: all}
+	for _, verb := range m.verbs {
+		v, rights := fleetv1alpha1.VerbAccess{Verb: verb, Everywhere: all}, m.rights(verb)
 		var err error
 		if !all {
-			v.Everywhere, err = a.may(ctx, what)
+			v.Everywhere, err = a.may(ctx, rights...)
 		}
 		if err == nil && !v.Everywhere && m.namespaced {
-			v.Namespaces, err = a.authorizer.namespaces(ctx, what)
+			v.Namespaces, err = a.authorizer.namespaces(ctx, rights[0])
 		}
 		if err != nil {
 			return nil, err

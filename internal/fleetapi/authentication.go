@@ -21,18 +21,21 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// authenticationConfig is the ConfigMap in kube-system in which every kube-apiserver publishes
-// which identities aggregated API servers may trust.
+// authenticationConfig is the ConfigMap in kube-system in which every kube-apiserver publishes what
+// aggregated API servers need to authenticate requests: authorities of client certificates, and the
+// names of the headers with the user.
 const authenticationConfig = "extension-apiserver-authentication"
 
-// authenticator identifies the user of a request: from the headers of the kube-apiserver of the
-// hub, or from a client certificate of the hub.
+// authenticator identifies the user of a request: from headers that the kube-apiserver of the hub
+// sets, or from a client certificate of the hub. It works while run runs.
 type authenticator struct {
 	proxyCA, clientCA *dynamiccertificates.ConfigMapCAController
 	headers           *headerrequest.RequestHeaderAuthRequestController
 	requests          requestauthenticator.Request
 }
 
+// newAuthenticator returns an authenticator that reads ConfigMap authenticationConfig of the hub
+// once run runs.
 func newAuthenticator(hub kubernetes.Interface) (*authenticator, error) {
 	proxyCA, err := dynamiccertificates.NewDynamicCAFromConfigMapController(
 		"front-proxy", metav1.NamespaceSystem, authenticationConfig, "requestheader-client-ca-file", hub)
@@ -61,14 +64,15 @@ func newAuthenticator(hub kubernetes.Interface) (*authenticator, error) {
 	}, nil
 }
 
-// run watches the ConfigMap until ctx ends.
+// run watches ConfigMap authenticationConfig until ctx ends, and blocks until then.
 func (a *authenticator) run(ctx context.Context) {
 	go a.proxyCA.Run(ctx, 1)
 	go a.clientCA.Run(ctx, 1)
 	a.headers.Run(ctx, 1)
 }
 
-// ready returns an error until requests of the kube-apiserver can be authenticated.
+// ready returns an error until the ConfigMap was read that is needed to authenticate requests of
+// the kube-apiserver.
 func (a *authenticator) ready() error {
 	if _, ok := a.proxyCA.VerifyOptions(); !ok || len(a.headers.UsernameHeaders()) == 0 {
 		return errors.New("the hub's front proxy is not known yet: ConfigMap kube-system/" + authenticationConfig + " was not read, or the hub has no --requestheader flags")
@@ -76,8 +80,9 @@ func (a *authenticator) ready() error {
 	return nil
 }
 
-// withUser is the middleware that adds the user to the context, and refuses unauthenticated
-// requests.
+// withUser returns a middleware that adds the authenticated user to the context of a request, and
+// refuses unauthenticated requests with 401. Requests to /livez and /readyz are passed on without a
+// user.
 func (a *authenticator) withUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isProbe(r.URL.Path) {

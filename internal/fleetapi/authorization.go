@@ -19,36 +19,42 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
-// authorizer asks the hub what users may do, and caches the answers for a short time: a kubectl
-// command asks the same several times. (The authorizer of k8s.io/apiserver does the same, and
-// depends on CEL and OpenTelemetry.)
+// authorizer asks the hub with SubjectAccessReviews what users may do. It caches the answers for a
+// short time, because a kubectl command causes the same question several times. Several goroutines
+// may use it. (The authorizer of k8s.io/apiserver does the same, but depends on CEL and
+// OpenTelemetry.)
 type authorizer struct {
 	reviews  authorizationclient.SubjectAccessReviewInterface
 	verdicts *cache.LRUExpireCache
 	roles    *roles
-	// alone is true if the hub authorizes by RBAC and nothing else.
+	// alone is true if RBAC is the only authorizer of the hub.
 	alone bool
-	// changes of the hub's RBAC. A change invalidates the cached answers about its subjects.
+	// changes counts the changes of the hub's RBAC by subject. A change invalidates the cached answers
+	// about its subjects.
 	changes *subjectChanges
 }
 
 const (
-	// verdictLifetime is how long an answer is cached that may change without notice: if other
-	// authorizers than RBAC are used, before all of the hub's RBAC is known, and while the hub's
-	// authorizer may not know the last change.
+	// verdictLifetime is how long an answer is cached that may change without notice. Such answers are
+	// all of a hub with other authorizers than RBAC, and those from before the hub's RBAC was read.
+	// Answers within changeSettles after a change of the user's rights are such answers, too, because
+	// the hub's authorizer may not know the change.
 	verdictLifetime = 5 * time.Second
-	// verdictLifetimeSeen is how long other answers are cached. A change of the roles
-	// invalidates them earlier.
+	// verdictLifetimeSeen is how long all other answers are cached. A change of the user's roles
+	// invalidates an answer earlier.
 	verdictLifetimeSeen = time.Minute
-	verdictsKept        = 4096
+	// verdictsKept is the maximum number of cached answers.
+	verdictsKept = 4096
 )
 
+// newAuthorizer returns an authorizer that sends its questions to reviews. r is the hub's RBAC;
+// nil: it is set later. alone is true if RBAC is the only authorizer of the hub.
 func newAuthorizer(reviews authorizationclient.SubjectAccessReviewInterface, r *roles, alone bool) *authorizer {
 	return &authorizer{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept), roles: r, alone: alone, changes: newSubjectChanges()}
 }
 
-// lifetime returns how long a verdict is cached. changed is when the rights of its user last
-// changed before the question.
+// lifetime returns how long the hub's answer about a user may be cached. changed is the time of the
+// last known change of the user's rights.
 func (a *authorizer) lifetime(changed time.Time) time.Duration {
 	if !a.alone || a.roles == nil || !a.roles.known() || a.changes.now().Sub(changed) < changeSettles {
 		return verdictLifetime
@@ -56,7 +62,9 @@ func (a *authorizer) lifetime(changed time.Time) time.Duration {
 	return verdictLifetimeSeen
 }
 
-// resource returns nil if the user of ctx may do what, and else the error for the user.
+// resource returns nil if the user of ctx may do what on the hub. The error is Forbidden, with a
+// message for the user, if the user may not. It is Unauthorized if ctx has no user. Any other error
+// means that the hub did not answer.
 func (a *authorizer) resource(ctx context.Context, what authorizationv1.ResourceAttributes) error {
 	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &what})
 	if err != nil || verdict.Allowed {
@@ -75,10 +83,11 @@ func (a *authorizer) resource(ctx context.Context, what authorizationv1.Resource
 	return apierrors.NewForbidden(gr, what.Name, errors.New(message))
 }
 
-// namespaces returns the namespaces of the hub in which the user of ctx may do what, by roles in
-// these namespaces. If the hub has other authorizers than RBAC, it asks the hub about each of
-// them. Namespaces that such an authorizer allows without a role are not found, and those that
-// it denies are left out.
+// namespaces returns the namespaces of the hub in which roles allow the user of ctx to do what. The
+// result may be empty. Roles for all namespaces do not count. If the hub has other authorizers than
+// RBAC, the hub is asked about each of these namespaces, and those that it denies are left out.
+// Namespaces that only another authorizer allows are not found. While the roles of the hub are
+// unknown, it returns an error.
 func (a *authorizer) namespaces(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
@@ -103,7 +112,9 @@ func (a *authorizer) namespaces(ctx context.Context, what authorizationv1.Resour
 	return allowed, nil
 }
 
-// path returns nil if the user of ctx may get the path.
+// path returns nil if the user of ctx may get the non-resource path, such as /metrics, on the hub.
+// The error is Forbidden if the user may not, and Unauthorized if ctx has no user. Any other error
+// means that the hub did not answer.
 func (a *authorizer) path(ctx context.Context, path string) error {
 	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"},
@@ -115,6 +126,9 @@ func (a *authorizer) path(ctx context.Context, path string) error {
 	return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New(message))
 }
 
+// review returns the user of ctx, and the hub's answer whether that user may do what spec
+// describes. The answer may come from the cache. review sets the user in spec. An answer with an
+// evaluation error is not cached. The error is Unauthorized if ctx has no user.
 func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (user.Info, authorizationv1.SubjectAccessReviewStatus, error) {
 	var verdict authorizationv1.SubjectAccessReviewStatus
 	who, ok := request.UserFrom(ctx)
@@ -130,8 +144,8 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 	if err != nil {
 		return who, verdict, fmt.Errorf("encode access review: %w", err)
 	}
-	// The number of the last change is read before the question: an answer that a change
-	// overtakes is then not found later.
+	// The number of the user's last change is part of the key, and is read before the question. If a
+	// change happens during the question, later calls have another key and do not find this answer.
 	last := a.changes.of(who.GetName(), who.GetGroups())
 	lifetime := a.lifetime(last.at)
 	remembered := strconv.FormatUint(last.number, 10) + string(key)

@@ -31,7 +31,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// kubelet answers as one does for a pod with a container web: logs, and commands over WebSockets. It returns its address.
+// kubelet serves a pod with a container web as a kubelet does: logs, and commands over
+// WebSockets. It returns the address.
 func kubelet(t *testing.T) *net.TCPAddr {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -48,7 +49,7 @@ func kubelet(t *testing.T) *net.TCPAddr {
 			fmt.Fprintf(conn, "\x01%s runs %s\n", conn.Request().PathValue("pod"), strings.Join(conn.Request().URL.Query()["command"], " "))
 			fmt.Fprint(conn, "\x03"+`{"kind":"Status","apiVersion":"v1","status":"Success"}`)
 			_ = conn.WriteClose(1000)
-			_, _ = io.Copy(io.Discard, conn) // until the client has gone, too
+			_, _ = io.Copy(io.Discard, conn) // until the client disconnects
 		},
 	})
 	server := httptest.NewTLSServer(mux)
@@ -60,7 +61,7 @@ func kubelet(t *testing.T) *net.TCPAddr {
 	return address
 }
 
-// busy has a cluster with a pod that runs on a node, types of its own, and metrics of nodes and pods.
+// busy adds a pod on a node, types of its own, and metrics of nodes and pods to a cluster.
 func busy(t *testing.T, config *rest.Config) (namespace string, c client.Client) {
 	t.Helper()
 	namespace = testenv.Namespace(t, config)
@@ -134,7 +135,8 @@ func busy(t *testing.T, config *rest.Config) (namespace string, c client.Client)
 	return namespace, c
 }
 
-// TestClients: what Kubernetes' clients do with a cluster works through the hub's real API server, on the fleet and in the cluster.
+// TestClients: clients of Kubernetes work through the hub's real API server, for the fleet and
+// for one cluster.
 func TestClients(t *testing.T) {
 	namespace, _ := busy(t, testenv.Config(0))
 	w := newWorld(t)
@@ -181,7 +183,8 @@ func TestClients(t *testing.T) {
 	t.Run("Reviews", w.selfReviews)
 }
 
-// helm installs a release in oak through the hub and reads it there. Of the fleet, whose mirror has no data of Secrets, it reads nothing.
+// helm installs a release in oak through the hub, and reads it there. The fleet shows no
+// release, because its mirror has no data of Secrets.
 func (w *world) helm(t *testing.T, namespace string) {
 	of := func(context string) *action.Configuration {
 		flags := genericclioptions.NewConfigFlags(false)
@@ -224,7 +227,7 @@ func (w *world) helm(t *testing.T, namespace string) {
 	})
 }
 
-// webSocket watches the fleet as Headlamp does, through the hub's API server.
+// webSocket watches the fleet through the hub's API server as Headlamp does.
 func (w *world) webSocket(t *testing.T, namespace string) {
 	credentials, err := rest.TLSConfigFor(w.hub.Config())
 	if err != nil {
@@ -262,7 +265,8 @@ func (w *world) webSocket(t *testing.T, namespace string) {
 	}
 }
 
-// selfReviews are what k9s and Headlamp ask before they show something: in protobuf or JSON, of the fleet and of a cluster in it.
+// selfReviews sends the reviews that k9s and Headlamp send before they show something: in
+// protobuf and JSON, for the fleet and for one cluster.
 func (w *world) selfReviews(t *testing.T) {
 	w.grant(t, "see-pods", "", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}}, "robin")
 	w.grant(t, "ask-fleet", "", rbacv1.PolicyRule{

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestLargeAnswersAreCompressed: for clients that take it, and one that breaks off is no whole answer.
+// TestLargeAnswersAreCompressed: large answers are compressed for clients that accept it. A
+// client can detect an aborted answer.
 func TestLargeAnswersAreCompressed(t *testing.T) {
 	text := bytes.Repeat([]byte("an object of the fleet, "), 20_000)
 	server := httptest.NewServer(compressed(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -19,7 +19,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestConsoleLinks: a link is of the user that the request is of, for those who may create one, and no session makes another.
+// TestConsoleLinks: a link is for the user of the request, who must have the right to create
+// it. A console session creates no link, which would outlast the session.
 func TestConsoleLinks(t *testing.T) {
 	hub, err := kubernetes.NewForConfig(testenv.Config(0))
 	if err != nil {

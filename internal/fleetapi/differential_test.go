@@ -36,7 +36,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// mirrored is a mirror of types that every cluster has.
+// mirrored is a mirror whose types exist in every cluster.
 type mirrored struct {
 	apis     []member.API
 	clusters []string
@@ -60,7 +60,7 @@ func (mirrored) Freshness(string, schema.GroupResource) (time.Time, bool) { retu
 func (mirrored) Partial(string, schema.GroupResource) bool                { return false }
 func (mirrored) WithoutData(string) bool                                  { return false }
 
-// fenced is what random ClusterAccesses say.
+// fenced is the fence of random ClusterAccesses.
 type fenced struct {
 	set      *access.Set
 	clusters map[string]*scheduler.Cluster
@@ -70,14 +70,16 @@ func (f fenced) Allowed(namespace, cluster string) bool {
 	return f.set.Allowed(namespace, f.clusters[cluster])
 }
 
-// person is who asks.
+// person is the user of a request.
 type person struct {
 	name   string
 	groups []string
 }
 
-// TestEverybodySeesWhatTheyMay compares, for random roles, bindings, fences and users, what each is shown of every type, namespace and cluster, in whole lists,
-// in pages and one by one, with what the hub's access reviews and the fence say of each object.
+// TestEverybodySeesWhatTheyMay compares, for random roles, bindings, fences and users, what
+// users are shown with what they may see. They ask for every type, namespace and cluster: in
+// whole lists, in pages and one by one. The hub's access reviews and the fence define the
+// rights for each object.
 func TestEverybodySeesWhatTheyMay(t *testing.T) {
 	random := testenv.Rand(t)
 	some := func(most int, of ...string) []string {
@@ -112,7 +114,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What there is: in each cluster the same objects of each type in each namespace.
+	// The objects: each cluster has the same ones of each type in each namespace.
 	var namespaces []string
 	for range 4 {
 		namespaces = append(namespaces, testenv.Namespace(t, cfg))
@@ -161,7 +163,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Who may what.
+	// The users, and their rights.
 	people := []person{
 		{"alice", []string{"devs", "system:authenticated"}},
 		{"bob", []string{"ops", "devs"}},
@@ -183,7 +185,8 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 		}
 		return out
 	}
-	everyone := metav1.ObjectMeta{Name: "differs-pods"} // somebody sees something, whatever is drawn
+	// With any random roles, one user may list something.
+	everyone := metav1.ObjectMeta{Name: "differs-pods"}
 	made := []client.Object{
 		&rbacv1.ClusterRole{ObjectMeta: everyone, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"pods"}}}},
 		&rbacv1.ClusterRoleBinding{
@@ -262,7 +265,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 	}
 }
 
-// differential compares what is shown with what may be.
+// differential compares what users are shown with what they may see.
 type differential struct {
 	t                        *testing.T
 	hub                      kubernetes.Interface
@@ -275,7 +278,7 @@ type differential struct {
 	shown, withheld          int
 }
 
-// may asks the hub.
+// may returns the answer of the hub's access review, which is cached in reviews.
 func (d *differential) may(who person, api member.API, verb, namespace, name string) (bool, error) {
 	what := authorizationv1.ResourceAttributes{
 		Verb: verb, Group: api.GroupVersionKind.Group, Version: api.GroupVersionKind.Version, Resource: api.Resource, Namespace: namespace, Name: name,
@@ -294,7 +297,7 @@ func (d *differential) may(who person, api member.API, verb, namespace, name str
 	return answer.Status.Allowed, nil
 }
 
-// ask sends a request as somebody.
+// ask sends a GET to the fleet API as a user.
 func (d *differential) ask(who person, path string) (int, map[string]any, error) {
 	w := httptest.NewRecorder()
 	ctx := request.WithUser(d.t.Context(), &user.DefaultInfo{Name: who.name, Groups: who.groups})
@@ -313,7 +316,7 @@ func (d *differential) compare(who person, api member.API) error {
 	if err != nil {
 		return err
 	}
-	// Lists of everything, and of each namespace; whole and in pages; of all clusters and of each.
+	// Lists of all namespaces and of each, whole and in pages, of all clusters and of each.
 	in := append([]string{""}, d.namespaces...)
 	if !api.Namespaced {
 		in = in[:1]
@@ -427,7 +430,7 @@ func (d *differential) compareList(who person, path string, limit int, refused b
 	return nil
 }
 
-// listedNames are the objects of a list, as cluster/namespace/name.
+// listedNames returns the objects of a list, as cluster/namespace/name.
 func listedNames(body map[string]any) (out []string) {
 	items, _ := body["items"].([]any)
 	for _, i := range items {

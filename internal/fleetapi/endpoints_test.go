@@ -3,9 +3,11 @@ package fleetapi
 import (
 	"context"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,15 +28,19 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// verdict is a hub that allows everything or nothing.
+// verdict answers access reviews for resources with may; nil: with allowed, as all others.
 type verdict struct {
 	authorizationclient.SubjectAccessReviewInterface
 
 	allowed bool
+	may     func(authorizationv1.ResourceAttributes) bool
 }
 
 func (v verdict) Create(_ context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
 	r.Status.Allowed = v.allowed
+	if v.may != nil && r.Spec.ResourceAttributes != nil {
+		r.Status.Allowed = v.may(*r.Spec.ResourceAttributes)
+	}
 	return r, nil
 }
 
@@ -48,8 +54,11 @@ func (onePod) Types() []mirror.Type {
 }
 
 // served is an API with a hub that allows everything or nothing. It has no store: nothing is read.
-func served(allowed bool) *api {
-	a := newAuthorizer(verdict{allowed: allowed}, nil, true)
+func served(allowed bool) *api { return servedBy(verdict{allowed: allowed}) }
+
+// servedBy is an API with a hub that gives a verdict. It has no store: nothing is read.
+func servedBy(v verdict) *api {
+	a := newAuthorizer(v, nil, true)
 	s := search.New(search.Options{
 		Mirror: onePod{}, Ready: func() bool { return true }, Clusters: func() []string { return []string{"oak"} }, Authorize: a.resource,
 		Namespaces: func(context.Context, authorizationv1.ResourceAttributes) ([]string, error) { return nil, nil },
@@ -63,29 +72,27 @@ func served(allowed bool) *api {
 		link: func(user.Info) (fleetv1alpha1.ConsoleLinkStatus, error) {
 			return fleetv1alpha1.ConsoleLinkStatus{}, nil
 		},
-		metrics: http.NotFoundHandler(), ready: func() error { return nil },
+		metrics: http.NotFoundHandler(), ready: func() error { return nil }, menus: newMenus(),
 	}
 }
 
-// exchange is a request by its method and what follows the endpoint's path.
+// exchange is the method of a request, and its path after that of the kind.
 type exchange struct{ method, rest string }
 
-// authorized has for each endpoint requests that need a right on the hub. An endpoint without any
-// answers everybody with an identity, and answers every request the same.
+// within has requests that need a right on the hub, for each kind with paths below its own.
+var within = map[string][]exchange{
+	"clusters/proxy":  {{http.MethodGet, "/api"}, {http.MethodPost, "/api"}, {http.MethodPut, "/%2525"}},
+	"resources/proxy": ofFleet,
+}
+
+// authorized has requests that need a right on the hub, for each path without a kind. A path with
+// nil answers all authenticated users, and answers every request the same.
 var authorized = map[string][]exchange{
-	fleetv1alpha1.ClustersPath:  {{http.MethodGet, "/oak/mirror"}, {http.MethodGet, "/oak/proxy/api"}, {http.MethodPost, "/oak/proxy/api"}, {http.MethodPut, "/none/proxy/%2525"}},
-	fleetv1alpha1.FleetPath:     ofFleet,
-	fleetv1alpha1.QualifiedPath: ofFleet,
+	metricsPath:       {{http.MethodGet, ""}},
+	metricsThroughHub: {{http.MethodGet, ""}},
 
-	fleetv1alpha1.ConsoleLinksPath:     {{http.MethodPost, ""}},
-	fleetv1alpha1.PlacementsPath:       {{http.MethodGet, ""}},
-	fleetv1alpha1.WorksPath:            {{http.MethodGet, ""}},
-	fleetv1alpha1.PlacementReviewsPath: {{http.MethodPost, ""}},
-	fleetv1alpha1.AccessPath:           {{http.MethodGet, ""}},
-	metricsPath:                        {{http.MethodGet, ""}},
-	metricsThroughHub:                  {{http.MethodGet, ""}},
-
-	"/livez": nil, "/readyz": nil, "/openapi/v2": nil, "/openapi/v3": nil, "/apis": nil, "/apis/fleet.orrery.dev": nil, "/apis/fleet.orrery.dev/v1alpha1": nil,
+	"/livez": nil, "/readyz": nil, "/openapi/v2": nil, "/openapi/v3": nil, documentPath: nil,
+	"/apis": nil, "/apis/fleet.orrery.dev": nil, "/apis/fleet.orrery.dev/v1alpha1": nil,
 }
 
 // ofFleet are requests below the root of the fleet. Those for objects are in package search.
@@ -103,7 +110,7 @@ var ofFleet = []exchange{
 	{http.MethodPost, "/clusters/oak/apis/authentication.k8s.io/v1/selfsubjectreviews"},
 }
 
-// unread is a body that remembers whether it was read.
+// unread is a body that records whether it was read.
 type unread struct{ was bool }
 
 func (u *unread) Read([]byte) (int, error) {
@@ -112,17 +119,28 @@ func (u *unread) Read([]byte) (int, error) {
 }
 
 // TestEndpointsAuthorizeFirst: no endpoint reads the body or the parameters of a request before its
-// caller is authorized. A new endpoint fails the test until it has a row.
+// caller is authorized. A new path without a kind, and a new kind with paths below its own, fail
+// the test until they have a row.
 func TestEndpointsAuthorizeFirst(t *testing.T) {
-	paths := sets.New[string]()
-	for _, e := range endpoints {
-		paths.Insert(e.path)
+	if rows, served := sets.KeySet(authorized), sets.KeySet(paths); !rows.Equal(served) {
+		t.Errorf("paths without a row: %v; rows without a path: %v", sets.List(served.Difference(rows)), sets.List(rows.Difference(served)))
 	}
-	if rows := sets.KeySet(authorized); !rows.Equal(paths) {
-		t.Errorf("endpoints without a row: %v; rows without an endpoint: %v", sets.List(paths.Difference(rows)), sets.List(rows.Difference(paths)))
+	all := maps.Clone(authorized)
+	all[fleetv1alpha1.ClustersPath+"/none/proxy"] = within["clusters/proxy"]
+	for path, resource := range samples() {
+		k, _, _ := match(path)
+		all[path] = within[resource]
+		if k.below != (all[path] != nil) {
+			t.Errorf("%s has paths below: %t; it has a row: %t", resource, k.below, all[path] != nil)
+		}
+		for method, verb := range methods {
+			if method != http.MethodOptions && slices.Contains(k.verbs, verb) && !k.authorizes {
+				all[path] = append(slices.Clip(all[path]), exchange{method, ""})
+			}
+		}
 	}
 	closed := served(false)
-	for path, exchanges := range authorized {
+	for path, exchanges := range all {
 		want := http.StatusForbidden
 		if exchanges == nil {
 			exchanges, want = []exchange{{http.MethodGet, ""}}, http.StatusOK
@@ -204,16 +222,17 @@ func TestRequestsAreLinear(t *testing.T) {
 	}
 }
 
-// TestLongRequestsAreRefused: the limits of package search hold at every endpoint but those that
-// members serve.
+// TestLongRequestsAreRefused: the limits of package search apply to every endpoint, except
+// those that members serve.
 func TestLongRequestsAreRefused(t *testing.T) {
 	a := served(true)
-	for _, e := range endpoints {
-		r := httptest.NewRequestWithContext(request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"}), http.MethodGet, e.path+"?a="+strings.Repeat("a", search.LongestURL), nil)
+	for _, path := range slices.Concat(slices.Collect(maps.Keys(samples())), slices.Collect(maps.Keys(paths))) {
+		r := httptest.NewRequestWithContext(request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"}), http.MethodGet, path+"?a="+strings.Repeat("a", search.LongestURL), nil)
 		w := httptest.NewRecorder()
 		a.ServeHTTP(w, r)
-		if refused := strings.Contains(w.Body.String(), "at most 65536 are read"); refused == e.unlimited {
-			t.Errorf("%s: %d %.300s", e.path, w.Code, w.Body)
+		k, _, _ := match(path)
+		if refused := strings.Contains(w.Body.String(), "at most 65536 are read"); refused == (k != nil && k.foreign) {
+			t.Errorf("%s: %d %.300s", path, w.Code, w.Body)
 		}
 	}
 }

@@ -9,53 +9,26 @@ import (
 	"slices"
 	"strings"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
 )
 
-// questions are the virtual kinds, each with its path, its method, and the verb by which the
-// hub's kube-apiserver authorizes the request.
-var questions = map[string]struct {
-	method, verb string
-	serve        func(a *api, w http.ResponseWriter, r *http.Request) error
-}{
-	fleetv1alpha1.PlacementsPath:       {http.MethodGet, "list", (*api).servePlacement},
-	fleetv1alpha1.WorksPath:            {http.MethodGet, "list", (*api).serveWorks},
-	fleetv1alpha1.PlacementReviewsPath: {http.MethodPost, "create", (*api).serveReview},
-	fleetv1alpha1.AccessPath:           {http.MethodGet, "list", (*api).serveAccess},
-}
-
-// serveQuestion answers one of the questions. It authorizes a request that did not come through
-// the kube-apiserver in the same way.
-func (a *api) serveQuestion(w http.ResponseWriter, r *http.Request, _ string) error {
-	path := r.URL.EscapedPath()
-	q, v := questions[path], fleetv1alpha1.GroupVersion
-	resource := path[strings.LastIndex(path, "/")+1:]
-	if r.Method != q.method && (q.method != http.MethodGet || r.Method != http.MethodHead) {
-		return apierrors.NewMethodNotSupported(schema.GroupResource{Group: v.Group, Resource: resource}, r.Method)
-	}
-	if err := a.authorizer.resource(r.Context(), authorizationv1.ResourceAttributes{
-		Verb: q.verb, Group: v.Group, Version: v.Version, Resource: resource,
-	}); err != nil {
-		return err
-	}
-	compressed(answer.Func(func(w http.ResponseWriter, r *http.Request) error { return q.serve(a, w, r) })).ServeHTTP(w, r)
-	return nil
-}
-
-// parameters returns the parameters of a question, or an error for unknown ones.
+// parameters returns the query parameters of a question. Unknown parameters, which are not in
+// known, and repeated ones are an error for the client. timeout and pretty are ignored.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	values := r.URL.Query()
 	for name, given := range values {
 		switch {
 		case name == "timeout" || name == "pretty": // clients send these with every request
 		case !slices.Contains(known, name):
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter %s: there is none such here; there is %s", name, strings.Join(known, ", ")))
+			there := "this path has no parameters"
+			if len(known) > 0 {
+				there = "there is " + strings.Join(known, ", ")
+			}
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter %s: there is none such here; %s", name, there))
 		case len(given) > 1:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter %s: it is given %d times", name, len(given)))
 		}
@@ -63,7 +36,9 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	return values, nil
 }
 
-func (a *api) servePlacement(w http.ResponseWriter, r *http.Request) error {
+// servePlacement answers a GET of placements: why the object in parameter "of" is placed where it
+// is.
+func (a *api) servePlacement(w http.ResponseWriter, r *http.Request, _, _ string) error {
 	asked, err := parameters(r, "of")
 	if err != nil {
 		return err
@@ -75,7 +50,9 @@ func (a *api) servePlacement(w http.ResponseWriter, r *http.Request) error {
 	return answer.JSON(w, http.StatusOK, explained)
 }
 
-func (a *api) serveWorks(w http.ResponseWriter, r *http.Request) error {
+// serveWorks answers a GET of works: the state of the object in parameter "of" in its clusters, or
+// only in the one in parameter "cluster".
+func (a *api) serveWorks(w http.ResponseWriter, r *http.Request, _, _ string) error {
 	asked, err := parameters(r, "of", "cluster")
 	if err != nil {
 		return err
@@ -87,7 +64,9 @@ func (a *api) serveWorks(w http.ResponseWriter, r *http.Request) error {
 	return answer.JSON(w, http.StatusOK, works)
 }
 
-func (a *api) serveReview(w http.ResponseWriter, r *http.Request) error {
+// serveReview answers a POST of a PlacementReview: where an object would be placed by a policy that
+// need not exist.
+func (a *api) serveReview(w http.ResponseWriter, r *http.Request, _, _ string) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestReview))
 	if err != nil {
 		return apierrors.NewBadRequest("the review cannot be read: " + err.Error())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -40,7 +41,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// losable are records that can be lost.
+// losable are records that a test can make empty or unreadable.
 type losable struct {
 	records.Reader
 
@@ -67,7 +68,7 @@ func (l *losable) Results(ctx context.Context, binding types.UID) ([]records.Res
 	return l.Reader.Results(ctx, binding)
 }
 
-// newExplainer adds what places, applies and writes statuses to a manager, as the server does.
+// newExplainer adds placement, apply and status to a manager, as the server does.
 func newExplainer(t *testing.T, mgr manager.Manager, o explanation.Options, hubID string) (*explanation.Explainer, *losable) {
 	t.Helper()
 	kept, err := records.Open(t.Context(), t.TempDir(), logr.Discard())
@@ -115,8 +116,9 @@ func newExplainer(t *testing.T, mgr manager.Manager, o explanation.Options, hubI
 	return explanation.New(o), lost
 }
 
-// ask asks the hub's API server as a user, "" for the administrator. It asks again while the answer
-// is that there is none for the moment: nothing that is asked changes anything.
+// ask sends a request to the hub's API server as a user; "" is the administrator. It repeats
+// the request after a server error or a 429, because no request of these tests changes
+// anything.
 func (w *world) ask(t *testing.T, user, method, path, body string) (code int, answer string) {
 	t.Helper()
 	testenv.Eventually(t, "an answer", testenv.Patience, func() error {
@@ -159,7 +161,7 @@ func (w *world) request(t *testing.T, user, method, path, body string) (resp *ht
 	return resp, answer
 }
 
-// read asks for something that is to be answered.
+// read returns the answer to a GET, which must succeed.
 func read[T any](t *testing.T, w *world, user, path string) (answer T, text string) {
 	t.Helper()
 	code, text := w.ask(t, user, http.MethodGet, path, "")
@@ -177,7 +179,8 @@ func placementOf(of string) string {
 }
 func worksOf(of string) string { return fleetv1alpha1.WorksPath + "?of=" + url.QueryEscape(of) }
 
-// TestExplanations asks, through a real kube-apiserver and as users with few rights, why objects are where they are and how they fare there.
+// TestExplanations asks, through a real kube-apiserver and as users with few rights, why
+// objects are where they are, and what their state is there.
 func TestExplanations(t *testing.T) {
 	w := newWorld(t)
 	shop, store := testenv.Namespace(t, testenv.Config(0)), testenv.Namespace(t, testenv.Config(0))
@@ -198,7 +201,7 @@ func TestExplanations(t *testing.T) {
 	w.create(t,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: store}},
-		// It never answers, and the namespace may not use it.
+		// ash never answers, and the namespace may not use it.
 		&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "ash"}, Spec: clusterv1alpha1.ClusterSpec{
 			APIEndpoint: "https://127.0.0.1:1", SecretRef: clusterv1alpha1.SecretReference{Namespace: "orrery-cluster", Name: "ash"},
 		}},
@@ -252,7 +255,8 @@ func TestExplanations(t *testing.T) {
 			}
 			return nil
 		})
-		// Who may not list cluster-wide policies learns nothing of them, nor of the namespace that they name; who may list none, of none.
+		// alice may not list cluster-wide policies: she sees neither them nor the namespace
+		// that they name. carol may list no policies, and sees none.
 		if p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "alice", placementOf(of)); len(p.Near) != 1 || strings.Contains(text, store) {
 			t.Errorf("alice: %s", text)
 		}
@@ -295,18 +299,19 @@ func TestExplanations(t *testing.T) {
 	t.Run("InOneNamespace", func(t *testing.T) {
 		testenv.Eventually(t, "alice sees oak", testenv.Patience, func() error {
 			p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "alice", placementOf(of))
-			// Her policy names ash, which is for her as if it had never joined.
+			// Her policy names ash, which looks to her as if it had never joined.
 			rest := strings.Replace(text, "ash: UnknownCluster", "", 1)
 			if strings.Contains(rest, "ash") || p.Hidden != 0 {
 				t.Fatalf("alice: %s", text)
 			}
-			// Oak may not answer for a moment.
+			// oak can fail to answer for a moment.
 			if rest == text || p.State != fleetv1alpha1.PlacementPlaced || len(p.Clusters) != 1 || len(p.Clusters[0].Verdicts) != 0 {
 				return errors.New(text)
 			}
 			return nil
 		})
-		// What is there is refused as what is not: nothing is learned of another's namespace.
+		// Existing and missing objects get the same refusal: bob learns nothing about another
+		// namespace.
 		for _, path := range []string{placementOf("Deployment.apps/" + shop + "/%s"), worksOf("Deployment.apps/" + shop + "/%s"), placementOf("Secret/" + shop + "/%s")} {
 			code, there := w.ask(t, "bob", http.MethodGet, strings.ReplaceAll(path, "%25s", "web"), "")
 			missing, not := w.ask(t, "bob", http.MethodGet, strings.ReplaceAll(path, "%25s", "not"), "")
@@ -338,7 +343,7 @@ func TestExplanations(t *testing.T) {
 			gone.Store(true)
 			testenv.Eventually(t, name, testenv.Patience, func() error {
 				p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
-				if p.State != fleetv1alpha1.PlacementPlaced || p.Decision != nil || len(p.Clusters) != 1 || !p.Clusters[0].Placed || !strings.Contains(p.Message, "why is not known") {
+				if p.State != fleetv1alpha1.PlacementPlaced || p.Decision != nil || len(p.Clusters) != 1 || !p.Clusters[0].Placed || !strings.Contains(p.Message, "the reason is unknown") {
 					return errors.New(text)
 				}
 				return nil
@@ -352,7 +357,7 @@ func TestExplanations(t *testing.T) {
 	t.Run("Moves", func(t *testing.T) { w.placementMoves(t, shop, store, policy) })
 	t.Run("Reviews", func(t *testing.T) { w.placementReviews(t, shop, store, of) })
 	t.Run("Access", func(t *testing.T) {
-		if a, text := read[fleetv1alpha1.FleetAccess](t, w, "", fleetv1alpha1.AccessPath); len(a.Types) != len(menus) || !a.Types[0].Verbs[0].Everywhere || len(a.Namespaces) != 0 {
+		if a, text := read[fleetv1alpha1.FleetAccess](t, w, "", fleetv1alpha1.AccessPath); len(a.Types) != len(newMenus()) || !a.Types[0].Verbs[0].Everywhere || len(a.Namespaces) != 0 {
 			t.Errorf("the administrator: %s", text)
 		}
 		a, text := read[fleetv1alpha1.FleetAccess](t, w, "carol", fleetv1alpha1.AccessPath)
@@ -384,7 +389,8 @@ func (w *world) edit(t *testing.T, p *policyv1alpha1.PropagationPolicy, change f
 	}
 }
 
-// works: what is there is compared with what is rendered, and what is secret is not told.
+// works checks that the copy is compared with the rendered manifest, and that no data of
+// Secrets is returned.
 func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alpha1.PropagationPolicy, shop, of string) {
 	row := func(user string, check func(fleetv1alpha1.Work) bool) fleetv1alpha1.Work {
 		t.Helper()
@@ -399,16 +405,18 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		})
 		return found
 	}
+	// oak can fail to answer for a moment.
 	one := row("alice", func(o fleetv1alpha1.Work) bool {
 		return o.State == fleetv1alpha1.WorkPresent && o.DriftUnknown == "" && len(o.Drift) == 0 && o.Result != nil && o.Result.Applied &&
-			o.Wanted != nil && o.Asked != nil && o.Ready != nil && o.Health == "Unhealthy" // oak may not answer for a moment
+			o.Wanted != nil && o.Asked != nil && o.Ready != nil && o.Health == "Unhealthy"
 	})
 	if one.Cluster != "oak" || !one.Placed || *one.Wanted != 3 || *one.Asked != 3 || *one.Ready != 0 || one.Health != "Unhealthy" ||
 		cmp.Diff([]fleetv1alpha1.WorkImage{{Container: "web", Wanted: "example.org/web:1", Live: "example.org/web:1"}}, one.Images) != "" {
 		t.Errorf("%+v", one)
 	}
 
-	// Changes are held back, and somebody changes a field of ours, and one of their own.
+	// While changes are suspended, another client changes a field of ours and adds one of its
+	// own.
 	w.edit(t, policy, func(s *policyv1alpha1.PropagationSpec) {
 		s.Suspension = &policyv1alpha1.Suspension{Dispatching: new(true)}
 	})
@@ -452,7 +460,7 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		}
 		return nil
 	})
-	// Of a cluster that one may not see, and of none, the same is said.
+	// A hidden cluster and a missing one get the same answer.
 	hidden, closed := w.ask(t, "alice", http.MethodGet, worksOf(of)+"&cluster=ash", "")
 	none, unknown := w.ask(t, "alice", http.MethodGet, worksOf(of)+"&cluster=elm", "")
 	if hidden != http.StatusNotFound || none != hidden || strings.ReplaceAll(closed, "ash", "elm") != unknown {
@@ -468,7 +476,7 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		if strings.Contains(text, "hunter2") || strings.Contains(text, "aHVudGVyMmh1bnRlcjI") {
 			t.Fatalf("the data of a Secret is told: %s", text)
 		}
-		if len(list.Items) != 1 || list.Items[0].State != fleetv1alpha1.WorkPresent || list.Items[0].Live == nil || list.Items[0].DriftUnknown != "of all but its metadata: that is not mirrored" || len(list.Items[0].Drift) > 0 {
+		if len(list.Items) != 1 || list.Items[0].State != fleetv1alpha1.WorkPresent || list.Items[0].Live == nil || list.Items[0].DriftUnknown != "only the metadata could be compared: the data is not mirrored" || len(list.Items[0].Drift) > 0 {
 			return errors.New(text)
 		}
 		return nil
@@ -477,7 +485,8 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 	w.edit(t, policy, func(s *policyv1alpha1.PropagationSpec) {
 		s.Suspension, s.DependentOverrides = nil, []string{"needed"}
 	})
-	// Without an override policy that it needs it would be rendered otherwise than anybody wants it: what differs is not known.
+	// Without an override policy that it needs, the object cannot be rendered as anybody wants
+	// it. Its drift is unknown.
 	one = row("", func(o fleetv1alpha1.Work) bool { return strings.Contains(o.DriftUnknown, "needed") })
 	if len(one.Drift) > 0 || one.Images[0].Wanted != "" || one.Images[0].Live != "example.org/web:2" {
 		t.Errorf("%+v", one)
@@ -489,8 +498,9 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 	})
 }
 
-// placementReviews: what would be decided is told to who may create the policy, without clusters that they may not see, and bad placements are refused as the
-// hub refuses such a policy.
+// placementReviews: a user who may create a policy sees the decision that it would cause,
+// without clusters that the user may not see. Invalid placements are refused as the hub refuses
+// the policy.
 func (w *world) placementReviews(t *testing.T, shop, store, of string) {
 	post := func(user, body string) (int, fleetv1alpha1.PlacementReview, string) {
 		t.Helper()
@@ -546,7 +556,7 @@ func (w *world) placementReviews(t *testing.T, shop, store, of string) {
 				if review.Status.Hidden != 0 || c.user != "" && strings.Contains(text, "ash") {
 					t.Fatal(text)
 				}
-				// Oak may not answer for a moment.
+				// oak can fail to answer for a moment.
 				if diff := cmp.Diff(c.placed, placed(review)); diff != "" {
 					return fmt.Errorf("%s\n%s", text, diff)
 				}
@@ -560,7 +570,8 @@ func (w *world) placementReviews(t *testing.T, shop, store, of string) {
 	}
 }
 
-// placementMoves: what a change moves is told to who may make it, of objects that they may get and clusters that they may see; the others are counted.
+// placementMoves: a user who may change a policy sees the moves that the change causes, for
+// objects that the user may get and clusters that the user may see. The others are counted.
 func (w *world) placementMoves(t *testing.T, shop, store string, policy *policyv1alpha1.PropagationPolicy) {
 	w.create(t, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store, Name: "till"},
@@ -660,7 +671,7 @@ func (w *world) placementMoves(t *testing.T, shop, store string, policy *policyv
 					}
 				}
 				slices.Sort(items)
-				// Oak may not answer for a moment.
+				// oak can fail to answer for a moment.
 				if diff := cmp.Diff(c.items, items); diff != "" || m.Hidden != c.hidden || m.Moving != len(m.Items)+m.Hidden || !m.Exact {
 					return fmt.Errorf("%s\n%s", text, diff)
 				}
@@ -671,5 +682,19 @@ func (w *world) placementMoves(t *testing.T, shop, store string, policy *policyv
 	var policies policyv1alpha1.ClusterPropagationPolicyList
 	if err := w.client.List(t.Context(), &policies); err != nil || len(policies.Items) != 1 {
 		t.Errorf("policies after the reviews: %d, %v", len(policies.Items), err)
+	}
+}
+
+// TestParametersOfAQuestion: the error for an unknown parameter names those that the question has,
+// or says that it has none.
+func TestParametersOfAQuestion(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/x?cluster=oak&timeout=1s&pretty=1", nil)
+	for want, known := range map[string][]string{
+		"parameter cluster: there is none such here; there is of, name":           {"of", "name"},
+		"parameter cluster: there is none such here; this path has no parameters": nil,
+	} {
+		if _, err := parameters(r, known...); err == nil || err.Error() != want {
+			t.Errorf("with %v: %v, want %s", known, err, want)
+		}
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// TestGenerations: a namespace has another generation when it may use other clusters, and not when a cluster joins or leaves.
+// TestGenerations: the generation of a namespace changes when it may use other clusters, and
+// not when a cluster joins or leaves.
 func TestGenerations(t *testing.T) {
 	g := newGenerations()
 	now := func() string { return fmt.Sprint(g.of("blog"), " ", g.of("shop")) }

@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// gone: of an object that was deleted on the hub it is said what its copies wait for, to who may
-// get the object; and nothing once they are gone.
+// gone: after an object is deleted on the hub, users who may get the object see what its copies
+// wait for. Nothing is left to see once the copies are gone.
 func (w *world) gone(t *testing.T, inMember client.Client, shop string) {
 	const name = "leaving"
 	copied := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}}
@@ -42,7 +42,7 @@ func (w *world) gone(t *testing.T, inMember client.Client, shop string) {
 	remove(t.Context(), t, w.client, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}})
 	testenv.Eventually(t, "the copy is waited for", testenv.Patience, func() error {
 		p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "alice", of)
-		if p.State != fleetv1alpha1.PlacementWaiting || p.Message != "it is gone from the hub, and its copies are being removed" || p.Policy != nil ||
+		if p.State != fleetv1alpha1.PlacementWaiting || p.Message != "it was deleted on the hub, and its copies are being deleted" || p.Policy != nil ||
 			!slices.ContainsFunc(p.Waits, func(p fleetv1alpha1.PlacementWait) bool {
 				return p.For == fleetv1alpha1.WaitRemoval && slices.Equal(p.Clusters, []string{"oak"})
 			}) {

@@ -6,35 +6,41 @@ import (
 	"time"
 )
 
-// grants notify waiting watches that rights may have changed. Changes within grantsWindow are
-// reported together. Changes that arrive before the report are reported once more, because the
-// authorizer of the hub may not know them yet.
+// grants notify open watches that the rights of users may have changed. A watch then checks its
+// rights again. One notification reports all changes within grantsWindow. A change while a
+// notification is scheduled causes a second notification: the hub's authorizer may not know that
+// change at the first one. Several goroutines may use it.
 type grants struct {
 	mu      sync.Mutex
 	changed chan struct{}
-	due     bool
-	again   bool // there was another change since due was set
-	ringer  *time.Timer
-	// telling is called before a notification. again is true if another notification follows.
+	due     bool        // a notification is scheduled
+	again   bool        // there was another change since due was set
+	ringer  *time.Timer // the timer that calls ring
+	// telling is called before a notification, while mu is held. again is true if another
+	// notification follows.
 	telling func(again bool)
 }
 
+// grantsWindow is the time from the first change of rights to its notification.
 const grantsWindow = time.Second
 
+// newGrants returns grants without a change.
 func newGrants() *grants {
 	g := &grants{changed: make(chan struct{}), telling: func(bool) {}}
 	g.ringer = time.AfterFunc(math.MaxInt64, g.ring)
 	return g
 }
 
-// wait returns a channel that is closed after the next change.
+// wait returns a channel that is closed by the next notification of a change of rights. Each
+// notification closes the channel that was returned before it, so callers call wait again.
 func (g *grants) wait() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.changed
 }
 
-// change schedules a notification.
+// change schedules a notification that rights have changed, after grantsWindow. If one is scheduled
+// already, a second notification follows it.
 func (g *grants) change() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,6 +52,8 @@ func (g *grants) change() {
 	g.ringer.Reset(grantsWindow)
 }
 
+// ring notifies the waiting watches that rights may have changed. If there was another change since
+// the notification was scheduled, ring schedules the next one. The timer calls it.
 func (g *grants) ring() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,13 +18,13 @@ import (
 	"orrery.dev/orrery/internal/access"
 )
 
-// askedHub is a hub's answers to access reviews, and what it was asked.
+// askedHub answers access reviews, and records them.
 type askedHub struct {
 	authorizationclient.SubjectAccessReviewInterface
 
 	allowed bool
 	asked   []string
-	during  func() // happens while the hub is asked
+	during  func() // called during each review
 }
 
 func (h *askedHub) Create(_ context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
@@ -36,7 +36,8 @@ func (h *askedHub) Create(_ context.Context, r *authorizationv1.SubjectAccessRev
 	return r, nil
 }
 
-// TestVerdictsEndWithTheRolesThatTheyAreOf: an answer of the hub is remembered until its RBAC changes, and not if it changes while the hub is asked.
+// TestVerdictsEndWithTheRolesThatTheyAreOf: an answer of the hub is cached until the hub's RBAC
+// changes, and not at all if that changes during the review.
 func TestVerdictsEndWithTheRolesThatTheyAreOf(t *testing.T) {
 	hub := &askedHub{allowed: true}
 	a := newAuthorizer(hub, nil, true)
@@ -52,9 +53,9 @@ func TestVerdictsEndWithTheRolesThatTheyAreOf(t *testing.T) {
 			return err.Error()
 		}
 	}
-	var told []string
+	var verdicts []string
 	say := func(what string) {
-		told = append(told, fmt.Sprintf("%s: %s, asked %d times", what, may(), len(hub.asked)))
+		verdicts = append(verdicts, fmt.Sprintf("%s: %s, asked %d times", what, may(), len(hub.asked)))
 	}
 	say("first")
 	say("again")
@@ -73,33 +74,34 @@ func TestVerdictsEndWithTheRolesThatTheyAreOf(t *testing.T) {
 		"first: allowed, asked 1 times", "again: allowed, asked 1 times",
 		"role withdrawn: forbidden, asked 2 times", "again: forbidden, asked 2 times",
 		"allowed, and withdrawn meanwhile: allowed, asked 3 times", "again: forbidden, asked 4 times",
-	}, told); diff != "" {
+	}, verdicts); diff != "" {
 		t.Errorf("verdicts (-want, +got):\n%s", diff)
 	}
 }
 
-// TestGrantsAreToldWithinTwoSeconds: whoever waits is told of each change, after the verdicts of before are forgotten, at least one
-// second after it once the hub's authorizer knows of it, too. The clock is that of the test.
-func TestGrantsAreToldWithinTwoSeconds(t *testing.T) {
+// TestGrantsAreReportedWithinTwoSeconds: waiting watches are notified of each change, after the
+// cached verdicts are dropped. A notification comes at least one second after the change, when
+// the hub's authorizer knows it, too. The clock is that of the test.
+func TestGrantsAreReportedWithinTwoSeconds(t *testing.T) {
 	for name, changes := range map[string][]time.Duration{
-		"One":              {0},
-		"OneOnTheWay":      {0, 990 * time.Millisecond},
-		"Many":             {0, 300 * time.Millisecond, 600 * time.Millisecond, 1500 * time.Millisecond},
-		"AfterItWasTold":   {0, 3 * time.Second},
-		"TwoAfterItIsTold": {0, 1100 * time.Millisecond, 1200 * time.Millisecond},
+		"One":                     {0},
+		"OneOnTheWay":             {0, 990 * time.Millisecond},
+		"Many":                    {0, 300 * time.Millisecond, 600 * time.Millisecond, 1500 * time.Millisecond},
+		"AfterTheNotification":    {0, 3 * time.Second},
+		"TwoAfterTheNotification": {0, 1100 * time.Millisecond, 1200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, forgotten := newGrants(), 0
 				g.telling = func(bool) { forgotten++ }
 				start := time.Now()
-				var told []time.Duration
+				var notified []time.Duration
 				ctx, stop := context.WithCancel(t.Context())
 				go func() {
 					for {
 						select {
 						case <-g.wait():
-							told = append(told, time.Since(start))
+							notified = append(notified, time.Since(start))
 						case <-ctx.Done():
 							return
 						}
@@ -115,15 +117,15 @@ func TestGrantsAreToldWithinTwoSeconds(t *testing.T) {
 				synctest.Wait()
 				for _, at := range changes {
 					within := false
-					for _, when := range told {
+					for _, when := range notified {
 						within = within || when >= at+grantsWindow && when <= at+2*time.Second
 					}
 					if !within {
-						t.Errorf("the change at %s is told at %v", at, told)
+						t.Errorf("the change at %s is reported at %v", at, notified)
 					}
 				}
-				if forgotten != len(told) {
-					t.Errorf("told %d times, and verdicts are forgotten %d times", len(told), forgotten)
+				if forgotten != len(notified) {
+					t.Errorf("notified %d times, and verdicts are forgotten %d times", len(notified), forgotten)
 				}
 			})
 		})

@@ -26,20 +26,21 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// changing is what differs between two answers to one request, among it the names that a review
-// gives to policies.
+// changing matches what differs between two answers to one request, including the names that a
+// review gives to policies.
 var changing = regexp.MustCompile(`"(resourceVersion|uid|continue)":"[^"]*"|\d{4}-\d\d-\d\dT[0-9:.]+Z|review-[a-z0-9]{5}`)
 
-// answerTo returns what the hub's API server answers a user: the code, the warnings and the body.
+// answerTo returns the answer of the hub's API server to a user: the code, the warnings and the
+// body.
 func (w *world) answerTo(t *testing.T, user, method, path, body string) string {
 	t.Helper()
 	resp, text := w.request(t, user, method, path, body)
 	return resp.Status + "\n" + strings.Join(resp.Header.Values("Warning"), "\n") + "\n" + changing.ReplaceAllString(text, "then")
 }
 
-// TestHiddenIsAbsent: any request of a tenant about a cluster that the tenant's namespace may not
-// use, by its name, its labels or its fields, is answered as for a cluster that there is not.
-// What the controllers write into the namespace says as little.
+// TestHiddenIsAbsent: a tenant asks about a cluster that the tenant's namespace may not use, by
+// its name, its labels or its fields. Each request is answered as for a cluster that does not
+// exist. The objects that the controllers write into the namespace reveal as little.
 func TestHiddenIsAbsent(t *testing.T) {
 	const hidden, absent = "pine", "yews"
 	w := newWorld(t)
@@ -47,7 +48,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 	web := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "web", Labels: map[string]string{"app": "web"}}}
 	w.create(t,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}},
-		// All that is selected by has the name of the cluster as a value.
+		// Each value that can be selected is the name of the cluster.
 		&clusterv1alpha1.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Name: hidden, Labels: map[string]string{"secret": hidden, hidden: "yes"}},
 			Spec: clusterv1alpha1.ClusterSpec{
@@ -86,7 +87,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 		if !strings.Contains(p.Decision.Message, "1 of 1 clusters") {
 			return errors.New(text)
 		}
-		// What follows compares answers, not only refusals.
+		// The requests below must have answers to compare, not only refusals.
 		if code, text = w.ask(t, "ann", http.MethodGet, fleetv1alpha1.FleetPath+"/api/v1/namespaces/"+shop+"/configmaps/web", ""); code != http.StatusOK {
 			return errors.New(text)
 		}
@@ -175,7 +176,8 @@ func TestHiddenIsAbsent(t *testing.T) {
 			if of == not {
 				return nil
 			}
-			// What is answered may have changed meanwhile: oak does not answer for a moment.
+			// The answer can have changed meanwhile, for example because oak failed to answer
+			// for a moment.
 			if again := ask(absent); again != not {
 				return fmt.Errorf("of a cluster that there is not: %s, then %s", not, again)
 			}
@@ -191,8 +193,8 @@ func TestHiddenIsAbsent(t *testing.T) {
 	t.Run("Bindings", func(t *testing.T) { w.bindingsOfHidden(t, shop, hidden, absent) })
 }
 
-// bindingsOfHidden compares what is written into a namespace for policies that select a hidden
-// cluster and for policies that select an absent one.
+// bindingsOfHidden compares what controllers write into a namespace for policies that select a
+// hidden cluster with what they write for policies that select an absent one.
 func (w *world) bindingsOfHidden(t *testing.T, shop, hidden, absent string) {
 	kinds := []string{"name", "names", "label", "region"}
 	for _, cluster := range []string{hidden, absent} {
@@ -218,7 +220,7 @@ func (w *world) bindingsOfHidden(t *testing.T, shop, hidden, absent string) {
 				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}})
 		}
 	}
-	// written is the binding, the policy's status and the events for a policy.
+	// written returns the binding, the policy's status and the events for a policy.
 	written := func(kind, cluster string) (string, error) {
 		name := kind + "-" + cluster
 		b := &workv1alpha2.ResourceBinding{}

@@ -20,14 +20,16 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
+// requests is the metric of the duration of requests to the fleet API.
 var requests = promauto.NewHistogramVec(prometheus.HistogramOpts{
 	Name:    "orrery_fleet_request_duration_seconds",
 	Help:    "Duration of requests to the fleet API by what they reached, method and status code. Streams count until they end.",
 	Buckets: []float64{.005, .025, .1, .5, 1, 5, 30, 120},
 }, []string{"part", "method", "code"})
 
-// metrics serves the metrics of the default registry and of the registry of the controllers.
-// Metrics that both have, those of the process, are served once.
+// metrics returns a handler that serves the metrics of Prometheus' default registry and of the
+// registry of controller-runtime. Metrics that both have, such as those of the process, are served
+// once.
 func metrics() http.Handler {
 	gather := func() ([]*dto.MetricFamily, error) {
 		all, err := prometheus.DefaultGatherer.Gather()
@@ -49,13 +51,14 @@ func metrics() http.Handler {
 	return promhttp.HandlerFor(prometheus.GathererFunc(gather), promhttp.HandlerOpts{})
 }
 
-// statusWriter records the status code. http.ResponseController unwraps it, so that no feature
-// of the writer is hidden.
+// statusWriter is a response writer that records the status code, for the metrics.
+// http.ResponseController unwraps it, so that no feature of the wrapped writer is hidden.
 type statusWriter struct {
 	http.ResponseWriter
 	code int
 }
 
+// WriteHeader implements http.ResponseWriter.
 func (o *statusWriter) WriteHeader(code int) {
 	if o.code == 0 {
 		o.code = code
@@ -63,6 +66,7 @@ func (o *statusWriter) WriteHeader(code int) {
 	o.ResponseWriter.WriteHeader(code)
 }
 
+// Write implements io.Writer.
 func (o *statusWriter) Write(b []byte) (int, error) {
 	if o.code == 0 {
 		o.code = http.StatusOK
@@ -70,10 +74,10 @@ func (o *statusWriter) Write(b []byte) (int, error) {
 	return o.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the wrapped writer, for http.ResponseController.
 func (o *statusWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// withMetrics counts and times requests.
+// withMetrics returns a middleware that counts requests and measures their duration.
 func withMetrics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o, start := &statusWriter{ResponseWriter: w}, time.Now()
@@ -84,28 +88,26 @@ func withMetrics(next http.Handler) http.Handler {
 	})
 }
 
-// part returns the label for a path. There are only a few values, for any path.
+// part returns the value of the label "part" of the metric for a path: proxy, search, explanation
+// or other.
 func part(path string) string {
-	switch {
-	case strings.HasPrefix(path, fleetv1alpha1.ClustersPath):
-		return "proxy"
-	case strings.HasPrefix(path, fleetv1alpha1.FleetPath), strings.HasPrefix(path, fleetv1alpha1.QualifiedPath):
-		return "search"
-	case questions[path].serve != nil:
-		return "explanation"
-	default:
-		return "other"
+	if k, _, _ := match(path); k != nil {
+		return k.part
 	}
+	return "other"
 }
 
+// method returns the value of the label "method" of the metric: the HTTP method, or "other" for an
+// unusual one.
 func method(m string) string {
-	if proxyVerb(m) == "" {
+	if methods[m] == "" {
 		return "other"
 	}
 	return m
 }
 
-// withRecovery limits the effect of a panic to its request.
+// withRecovery returns a middleware that turns a panic in a request into an answer with status 500.
+// If a part of the answer was sent already, it aborts the response instead.
 func withRecovery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { //nolint:contextcheck // the request has it
@@ -127,11 +129,14 @@ func withRecovery(next http.Handler) http.Handler {
 	})
 }
 
-// errorLog returns a logger for http.Server, whose messages are about single connections.
+// errorLog returns the error log of an http.Server. It writes to the given logger at a low level,
+// because its messages are about single connections.
 func errorLog(to logr.Logger) *log.Logger { return log.New(lines{to}, "", 0) }
 
+// lines is a writer that logs each line about a failed connection.
 type lines struct{ to logr.Logger }
 
+// Write implements io.Writer.
 func (l lines) Write(line []byte) (int, error) {
 	l.to.V(1).Info("connection failed", "error", strings.TrimSpace(string(line)))
 	return len(line), nil

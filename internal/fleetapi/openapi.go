@@ -22,14 +22,14 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// passed are the headers that control the format of a document, and whether it has changed. No
-// other header is passed on to the hub, because these requests have the rights of an
-// administrator.
+// passed are the headers of a request for an OpenAPI document that the server passes on to the hub:
+// the format of the document, and whether it has changed. No other header is passed on, because
+// these requests have the rights of an administrator.
 var passed = []string{"Accept", "Accept-Encoding", "If-None-Match", "If-Modified-Since"}
 
-// openAPI answers with OpenAPI documents. Custom types are described by the
-// CustomResourceDefinitions of the clusters. All other types are Kubernetes' own: for them, and
-// for the older OpenAPI v2, the documents of the API server of the hub are served.
+// openAPI answers requests for OpenAPI documents of the fleet. Custom types are described by the
+// CustomResourceDefinitions of the clusters. All other types are Kubernetes' own: for them, and for
+// the older OpenAPI v2, it passes on the documents of the hub's API server.
 type openAPI struct {
 	search    *search.Search
 	hub       http.Handler
@@ -37,6 +37,8 @@ type openAPI struct {
 	server    *url.URL
 }
 
+// newOpenAPI returns an openAPI that reads documents of the hub with the configuration hub. It
+// sends no request.
 func newOpenAPI(hub *rest.Config, s *search.Search) (*openAPI, error) {
 	transport, err := rest.TransportFor(hub)
 	if err != nil {
@@ -64,13 +66,17 @@ func newOpenAPI(hub *rest.Config, s *search.Search) (*openAPI, error) {
 	}}, nil
 }
 
+// noDocuments logs err, with which a request for an OpenAPI document of the hub failed. It returns
+// the error for the client (503), without err.
 func noDocuments(ctx context.Context, err error) error {
 	logr.FromContextOrDiscard(ctx).V(1).Info("OpenAPI documents of the hub cannot be had", "error", err.Error())
 	return apierrors.NewServiceUnavailable("the hub's OpenAPI documents cannot be had now: ask again in a moment")
 }
 
-// isOpenAPI returns the document for a path relative to the root of the fleet, and the cluster
-// ("": all).
+// isOpenAPI parses path, which is relative to the root of the fleet. document is the path of an
+// OpenAPI document, such as /openapi/v3/apis/apps/v1. cluster is the cluster that the document
+// describes; "": all clusters. ok is false if path is not that of an OpenAPI document; the other
+// results are then meaningless.
 func isOpenAPI(path string) (cluster, document string, ok bool) {
 	if rest, in := strings.CutPrefix(path, "/clusters/"); in {
 		cluster, path, _ = strings.Cut(rest, "/")
@@ -79,13 +85,15 @@ func isOpenAPI(path string) (cluster, document string, ok bool) {
 	return cluster, path, path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/")
 }
 
-// serve answers with a document of one cluster ("": all).
+// serve answers with an OpenAPI document of one cluster; "": of all clusters. document is the path
+// from isOpenAPI. It is an error if the caller must not know the cluster. If serve returns an
+// error, nothing was written.
 func (o *openAPI) serve(w http.ResponseWriter, r *http.Request, cluster, document string) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "openapi"}, r.Method)
 	}
-	// The hub is asked with the rights of an administrator. Behind a front end that cleans
-	// paths, it would answer with any object.
+	// The hub is asked with the rights of an administrator. If a server in front of the hub cleaned
+	// the path, the hub would answer with any object.
 	if proxy.HasDots(document) {
 		return apierrors.NewBadRequest(fmt.Sprintf("path %q: segments . and .. are refused: they lead out of the documents", document))
 	}
@@ -113,8 +121,9 @@ func (o *openAPI) serve(w http.ResponseWriter, r *http.Request, cluster, documen
 	return nil
 }
 
-// index answers with the list of documents: those of the hub, and those of custom types. For one
-// cluster they are restricted to the types that it serves.
+// index answers with the list of OpenAPI v3 documents: those of the hub, and those of the custom
+// group versions. For one cluster, the hub's documents are restricted to the group versions in all,
+// which that cluster serves.
 func (o *openAPI) index(w http.ResponseWriter, r *http.Request, cluster string, all, custom []schema.GroupVersion) error {
 	var index struct {
 		Paths map[string]any `json:"paths"`
@@ -133,6 +142,7 @@ func (o *openAPI) index(w http.ResponseWriter, r *http.Request, cluster string, 
 	return answer.Tagged(w, r, "application/json", index)
 }
 
+// pathOf returns the path of the OpenAPI v3 document of a group version, relative to /openapi/v3/.
 func pathOf(gv schema.GroupVersion) string {
 	if gv.Group == "" {
 		return "api/" + gv.Version
@@ -140,8 +150,9 @@ func pathOf(gv schema.GroupVersion) string {
 	return "apis/" + gv.String()
 }
 
-// complete adds the schemas that documents refer to, from one of the smallest documents of the
-// hub.
+// complete adds the schemas of Kubernetes' common types, such as ObjectMeta, to described, an
+// OpenAPI document of custom types that refers to them. It takes them from one of the smallest
+// documents of the hub.
 func (o *openAPI) complete(ctx context.Context, described map[string]any) error {
 	var leases struct {
 		Components struct {
@@ -160,7 +171,8 @@ func (o *openAPI) complete(ctx context.Context, described map[string]any) error 
 	return nil
 }
 
-// get reads a document of the hub.
+// get reads the document at a path of the hub, as JSON, into the variable to which into points. The
+// error is for the client.
 func (o *openAPI) get(ctx context.Context, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.server.JoinPath(path).String(), nil)
 	if err != nil {

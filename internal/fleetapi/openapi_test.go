@@ -14,7 +14,8 @@ import (
 	"orrery.dev/orrery/internal/proxy/proxytest"
 )
 
-// TestDocumentsOfTheHubOnly: the hub, which is asked as an administrator, is asked for no path that could lead to something else than a document.
+// TestDocumentsOfTheHubOnly: the documents are requested from the hub as an administrator. No
+// path that could lead to anything but a document is sent to the hub.
 func TestDocumentsOfTheHubOnly(t *testing.T) {
 	var asked []string
 	hub := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -49,7 +50,7 @@ func TestDocumentsOfTheHubOnly(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreConfined: of the hub's answers with documents, only the documents reach a client.
+// TestDocumentsAreConfined: only the documents in the hub's answers reach a client.
 func TestDocumentsAreConfined(t *testing.T) {
 	hostile := proxytest.NewServer()
 	hub := httptest.NewServer(hostile)

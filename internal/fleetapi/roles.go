@@ -15,15 +15,16 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// roles is the RBAC of the hub, kept current by informers.
+// roles is the RBAC of the hub (roles and their bindings), kept current by informers.
 type roles struct {
 	*access.Roles
 
 	synced []toolscache.InformerSynced
 }
 
-// newRoles returns roles that the informers update once they run. It calls changed after each
-// change, with the subjects whose rights change.
+// newRoles returns roles that the informers keep current once they run. After each change of RBAC
+// it calls changed with the subjects (users and groups) whose rights may have changed. There may be
+// no subjects, and a subject may occur several times. Several goroutines may call changed at once.
 func newRoles(ctx context.Context, informers cache.Informers, changed func(of []access.Subject)) (*roles, error) {
 	r, bound := &roles{Roles: access.NewRoles()}, newBoundRoles()
 	return r, errors.Join(
@@ -48,7 +49,8 @@ func newRoles(ctx context.Context, informers cache.Informers, changed func(of []
 			}
 			changed(bound.set(name, o.RoleRef, access.Subjects(o.Subjects, name.Namespace)))
 		}),
-		// Only verdicts depend on these, and the hub makes the verdicts.
+		// ClusterRoleBindings are not stored, because only the answers of the hub depend on them. They
+		// only invalidate cached answers.
 		follow(ctx, r, informers, &rbacv1.ClusterRoleBinding{}, func(name types.NamespacedName, o *rbacv1.ClusterRoleBinding) {
 			if o == nil {
 				o = &rbacv1.ClusterRoleBinding{}
@@ -58,8 +60,9 @@ func newRoles(ctx context.Context, informers cache.Informers, changed func(of []
 	)
 }
 
-// follow calls set with each object of a kind after each change, and with nil when it is
-// deleted.
+// follow calls set with the name and the new state of each object of a kind after each change, also
+// when the informer first reads it. The state is nil when the object was deleted. follow adds the
+// informer to r.synced. It returns an error if the informer cannot be started.
 func follow[T any, P interface {
 	*T
 	client.Object
@@ -78,7 +81,7 @@ func follow[T any, P interface {
 	return err
 }
 
-// known is false until the initial state of the hub was read.
+// known reports whether all roles and bindings of the hub were read at least once.
 func (r *roles) known() bool {
 	return !slices.ContainsFunc(r.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }

@@ -21,8 +21,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestRolesAreReadAsTheHubReadsThem compares, for random roles that are changed and removed again, the namespaces in which users may do
-// something with what the hub answers for each of them.
+// TestRolesAreReadAsTheHubReadsThem compares, for random roles that change and are removed
+// again, the namespaces in which users have a right with the hub's answer for each namespace.
 func TestRolesAreReadAsTheHubReadsThem(t *testing.T) {
 	cfg := testenv.Config(0)
 	c, err := client.New(cfg, client.Options{})
@@ -92,7 +92,8 @@ func TestRolesAreReadAsTheHubReadsThem(t *testing.T) {
 	}
 	for i := range 20 {
 		meta := metav1.ObjectMeta{Namespace: some(namespaces...)[0], Name: fmt.Sprintf("random-%d", i)}
-		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: fmt.Sprintf("random-%d", i%7)} // one is not there
+		// One of these ClusterRoles does not exist.
+		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: fmt.Sprintf("random-%d", i%7)}
 		if random.IntN(2) == 0 {
 			ref = rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name}
 			made = append(made, &rbacv1.Role{ObjectMeta: meta, Rules: rules()})

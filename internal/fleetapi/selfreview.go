@@ -23,7 +23,7 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// readable are the verbs that the fleet supports.
+// readable are the verbs that callers may use on the mirrored objects of all clusters.
 var readable = []string{"get", "list", "watch"}
 
 // Limits on the bodies of reviews, in bytes. A PlacementReview may contain an object.
@@ -32,6 +32,7 @@ const (
 	longestSelfReview = 16 << 10
 )
 
+// reviewCodecs decodes the reviews that clients send.
 var reviewCodecs = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, authenticationv1.SchemeGroupVersion)
@@ -43,16 +44,18 @@ var reviewCodecs = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }()
 
-// reviews answers the questions of callers about themselves, as kubectl auth and user interfaces
-// ask: who they are, and what they may do in the fleet. The answer is that of the hub,
-// restricted to the verbs of the fleet, which is read-only.
+// reviews answers the questions of callers about themselves: who they are, and what they may do in
+// the fleet. kubectl auth and user interfaces ask them. The answer is that of the hub, restricted
+// to the verbs of the fleet, which is read-only.
 type reviews struct {
 	hub        *rest.Config
 	authorizer *authorizer
 }
 
-// answer answers a review. false: the path, relative to the root of the fleet, is not that of a
-// review.
+// answer answers a review of the caller about itself. It returns false, and does nothing, if path
+// is not that of such a review. path is relative to the root of the fleet. names is
+// search.Qualified for the fleet in which namespaces name their cluster; it requires another right.
+// The error is for the client.
 func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string, names search.Names) (bool, error) {
 	review, ok := map[string]func(context.Context, runtime.Object, user.Info) error{
 		"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": s.access,
@@ -91,11 +94,14 @@ func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string, na
 	return true, answer.JSON(w, http.StatusCreated, o)
 }
 
+// another returns the error for a client that sent a review of another kind, o, than its path
+// requires.
 func another(o runtime.Object) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the review is a %s, and another kind is asked for here", o.GetObjectKind().GroupVersionKind().Kind))
 }
 
-// access answers whether the caller may do one thing.
+// access sets the status of a SelfSubjectAccessReview: whether the caller may do one thing. All
+// verbs but those in readable are denied. Another kind of object is an error.
 func (s *reviews) access(ctx context.Context, o runtime.Object, _ user.Info) error {
 	review, ok := o.(*authorizationv1.SelfSubjectAccessReview)
 	if !ok {
@@ -116,7 +122,9 @@ func (s *reviews) access(ctx context.Context, o runtime.Object, _ user.Info) err
 	return err
 }
 
-// unqualified returns attributes with the namespace as it is on the hub.
+// unqualified returns a copy of the attributes with the namespace of the hub. If their field
+// Namespace names a cluster, too (NAMESPACE@CLUSTER), the copy has NAMESPACE only. It is nil for
+// nil.
 func unqualified(what *authorizationv1.ResourceAttributes) *authorizationv1.ResourceAttributes {
 	if what == nil {
 		return nil
@@ -126,13 +134,15 @@ func unqualified(what *authorizationv1.ResourceAttributes) *authorizationv1.Reso
 	return &out
 }
 
-// rules answers what the caller may do in a namespace.
+// rules sets the status of a SelfSubjectRulesReview: what the caller who may do in a namespace,
+// restricted to the verbs in readable. Another kind of object is an error.
 func (s *reviews) rules(ctx context.Context, o runtime.Object, who user.Info) error {
 	review, ok := o.(*authorizationv1.SelfSubjectRulesReview)
 	if !ok {
 		return another(o)
 	}
-	// The hub answers this only to the user itself.
+	// The hub answers a SelfSubjectRulesReview only to the user itself, so the request impersonates
+	// the caller.
 	config := rest.CopyConfig(s.hub)
 	config.Impersonate = rest.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
 	client, err := kubernetes.NewForConfig(config)
@@ -160,6 +170,7 @@ func (s *reviews) rules(ctx context.Context, o runtime.Object, who user.Info) er
 	return nil
 }
 
+// onlyReadable returns those verbs that are in readable; all of readable for "*".
 func onlyReadable(verbs []string) []string {
 	if slices.Contains(verbs, "*") {
 		return readable
@@ -167,7 +178,8 @@ func onlyReadable(verbs []string) []string {
 	return slices.DeleteFunc(slices.Clone(verbs), func(v string) bool { return !slices.Contains(readable, v) })
 }
 
-// identity answers who the caller is.
+// identity sets the status of a SelfSubjectReview: who the caller is. Another kind of object is an
+// error.
 func identity(_ context.Context, o runtime.Object, who user.Info) error {
 	review, ok := o.(*authenticationv1.SelfSubjectReview)
 	if !ok {

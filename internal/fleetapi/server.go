@@ -1,9 +1,10 @@
 // Package fleetapi is the aggregated API server of the group fleet.orrery.dev. The
-// kube-apiserver of the hub forwards requests below /apis/fleet.orrery.dev/v1alpha1:
+// kube-apiserver of the hub forwards requests below /apis/fleet.orrery.dev/v1alpha1. The list kinds
+// has the virtual kinds that are served there:
 //
 //	clusters/NAME/proxy/...        the API server of one cluster (package proxy)
 //	clusters/NAME/mirror           what is mirrored from one cluster, and how old it is (package
-//	                               mirror), for callers that may get its Cluster
+//	                               mirror), for callers that may also get its Cluster
 //	consolelinks                   links that open the console as the user that creates them
 //	                               (package console)
 //	resources/fleet/proxy/...      the mirrored objects of all clusters (package search)
@@ -37,9 +38,10 @@
 //	apiGroups: [fleet.orrery.dev], resources: [clusters/proxy], verbs: ["*"],
 //	resourceNames: [those clusters; left out, all]
 //
-// A request that did not come through the kube-apiserver is authorized in the same way if it has
-// a body or parameters that no other right protects. No parameter and no body is parsed before
-// the caller is authorized.
+// This server authorizes requests in the same way, since some do not come through the
+// kube-apiserver. The exception is resources/proxy, where that right is only needed for a body or
+// parameters that no other right protects. No parameter and no body is parsed before the caller is
+// authorized.
 //
 // For the inner URL, this server sends its own SubjectAccessReview to the hub. To search, the
 // caller must be allowed to list the type itself in the namespace of the request, or in all. A
@@ -84,7 +86,7 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Options of the server. All of them are required.
+// Options of the aggregated API server. All fields but RBACOnly are required.
 type Options struct {
 	// Hub is the configuration for clients of the hub with the rights of an administrator.
 	Hub *rest.Config
@@ -109,7 +111,7 @@ type Options struct {
 	RBACOnly bool
 }
 
-// Server is the aggregated API server.
+// Server is the aggregated API server of the group fleet.orrery.dev.
 type Server struct {
 	address       string
 	certificate   *dynamiccertificates.DynamicCertKeyPairContent
@@ -118,7 +120,8 @@ type Server struct {
 	live          *live.Live
 }
 
-// New returns a server that does not serve yet.
+// New returns a server that does not serve yet; Run serves. It registers handlers with o.Fleet and
+// o.Informers. An error means that the certificate or a configuration is invalid.
 func New(o Options) (*Server, error) {
 	hub, err := kubernetes.NewForConfig(o.Hub)
 	if err != nil {
@@ -139,7 +142,7 @@ func New(o Options) (*Server, error) {
 	})
 	o.Fleet.Subscribe(func(c fleet.Change) {
 		fenced.moved(c)
-		if c.What&(fleet.Membership|fleet.Labels) != 0 { // fences select by these
+		if c.What&(fleet.Membership|fleet.Labels) != 0 { // ClusterAccesses select clusters by these
 			changes.change()
 		}
 	})
@@ -179,6 +182,7 @@ func New(o Options) (*Server, error) {
 			search:     fleetSearch,
 			reviews:    &reviews{o.Hub, authorizer},
 			openAPI:    documents,
+			menus:      newMenus(),
 			explainer:  o.Explainer,
 			mirror:     o.Mirror.Describe,
 			link:       o.ConsoleLink,
@@ -198,39 +202,41 @@ func New(o Options) (*Server, error) {
 	}, nil
 }
 
-// throughProxy is the right that the kube-apiserver of the hub requires for the fleet.
-var throughProxy = authorizationv1.ResourceAttributes{
-	Verb: "get", Group: fleetv1alpha1.GroupVersion.Group, Version: fleetv1alpha1.GroupVersion.Version, Resource: "resources", Subresource: "proxy", Name: "fleet",
-}
+// throughProxy is the right to get resources/proxy named fleet. The kube-apiserver of the hub
+// requires it for requests to the fleet. This server requires it for requests that do not come
+// through the kube-apiserver.
+var throughProxy = rightsTo("get", fleetv1alpha1.GroupVersion.WithResource("resources/proxy"), nil, "fleet")[0]
 
-// Live serves windows of the fleet to browsers. The context of a request has the user, and ends
-// with the session.
+// Live returns the handler that sends windows of lists of the fleet to the console, and their
+// changes. The context of a request must have the user, and end with the session of the console.
 func (s *Server) Live() http.Handler { return s.live }
 
-// Authorize returns nil if the user of ctx may do what on the hub, and else the error for the
-// user.
+// Authorize returns nil if the user of ctx may do what on the hub. Otherwise it returns the error
+// for the user, which is Forbidden, or Unauthorized if ctx has no user. The console calls it.
 func (s *Server) Authorize(ctx context.Context, what authorizationv1.ResourceAttributes) error {
 	return s.api.authorizer.resource(ctx, what)
 }
 
-// fences returns which clusters the namespaces of the hub may use, or an error while that is
-// unknown.
+// fences returns which clusters the namespaces of the hub may use, for searches. It is an error for
+// the client while f has not read that yet.
 func fences(f *fleet.Cache) (search.Fence, error) {
 	if !f.Synced() {
-		return nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
+		return nil, apierrors.NewServiceUnavailable("the hub has just started and is still reading which clusters a namespace may use: try again in a few seconds")
 	}
 	return f.Snapshot(), nil
 }
 
-// liveMember is a cluster that search asks directly.
+// liveMember is a cluster that a search asks directly, for types that are not mirrored.
 type liveMember struct{ *member.Member }
 
-// Serves implements search.Live.
+// Serves implements search.Live. It reports whether the cluster serves the resource, as far as that
+// is known.
 func (l liveMember) Serves(gvr schema.GroupVersionResource) presence.Presence {
 	_, known := l.APIs().Resource(gvr)
 	return known
 }
 
+// names returns the names of clusters, in their order.
 func names(clusters []*fleet.Cluster) []string {
 	names := make([]string, 0, len(clusters))
 	for _, c := range clusters {
@@ -239,7 +245,7 @@ func names(clusters []*fleet.Cluster) []string {
 	return names
 }
 
-// Limits of a connection. Bodies and responses are streams and have no limit.
+// Limits of a connection to the fleet API. Bodies and responses are streams and have no limit.
 const (
 	headerTimeout   = 30 * time.Second
 	idleTimeout     = 3 * time.Minute
@@ -247,7 +253,8 @@ const (
 	streams         = 1000 // of one HTTP/2 connection; the kube-apiserver opens few connections
 )
 
-// Run serves until ctx ends.
+// Run serves the fleet API at Options.Address until ctx ends, and then returns nil. An error means
+// that it cannot listen or serve.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.address)
 	if err != nil {
@@ -256,6 +263,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.serve(ctx, listener)
 }
 
+// serve serves connections of listener until ctx ends. Then it waits up to shutdownTimeout for
+// requests, and closes the other connections.
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("fleet")
 	certificates := dynamiccertificates.NewDynamicServingCertificateController(&tls.Config{
@@ -287,7 +296,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("serve on %s: %w", s.address, err)
 	case <-ctx.Done():
 	}
-	// Streams end with ctx. Other requests get some time to end.
+	// Streams end with ctx. Other requests get shutdownTimeout to end.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
@@ -296,7 +305,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// handler is the chain of middleware around the API, the outermost first.
+// handler returns the API with its middleware: metrics, recovery from panics, and authentication.
 func (s *Server) handler() http.Handler {
 	return withMetrics(withRecovery(s.authenticator.withUser(s.api)))
 }

@@ -66,7 +66,8 @@ func newWorld(t *testing.T) *world {
 	scheme := hub.Scheme()
 	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{
 		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}, // several worlds are in one process
+		// Several worlds are in one process.
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 
 		GracefulShutdownTimeout: new(testenv.Patience),
 	})
@@ -124,7 +125,7 @@ func newWorld(t *testing.T) *world {
 	return &world{hub: h, client: c, records: kept}
 }
 
-// kubectl runs with the hub's kubeconfig; its output includes what goes to stderr.
+// kubectl runs with the hub's kubeconfig. Its output includes standard error.
 func (w *world) kubectl(t *testing.T, args string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", w.hub.KubeconfigPath()}, strings.Fields(args)...)...)
@@ -145,9 +146,9 @@ func (w *world) eventually(t *testing.T, args, want string) {
 	})
 }
 
-// says runs a command that works, or does not, and says a text; white space does not count. It
-// runs it again while the hub or a cluster does not answer for a moment, or the hub does not know
-// of a role yet. What does not work must never do.
+// says runs a command until it works, or fails if works is false, and its output has a text;
+// white space does not count. The hub or a cluster can fail to answer for a moment, or the hub
+// does not know a role yet. The test fails at once if a command works that must not.
 func (w *world) says(t *testing.T, args string, works bool, want string, check func(out string)) {
 	t.Helper()
 	testenv.Eventually(t, "kubectl "+args, testenv.Patience, func() error {
@@ -187,7 +188,7 @@ func create(t *testing.T, c client.Client, objects ...client.Object) {
 	}
 }
 
-// update updates an object, also if it was written meanwhile.
+// update updates an object, even if it was written meanwhile.
 func update(t *testing.T, c client.Client, o client.Object) {
 	t.Helper()
 	testenv.Eventually(t, "update "+o.GetName(), testenv.Patience, func() error {
@@ -215,7 +216,7 @@ func remove(ctx context.Context, t *testing.T, c client.Client, o client.Object)
 	})
 }
 
-// grant gives users rules, everywhere or in a namespace.
+// grant gives users a rule, cluster-wide or in a namespace.
 func (w *world) grant(t *testing.T, name, namespace string, rule rbacv1.PolicyRule, users ...string) {
 	t.Helper()
 	var subjects []rbacv1.Subject
@@ -233,7 +234,7 @@ func (w *world) grant(t *testing.T, name, namespace string, rule rbacv1.PolicyRu
 	w.create(t, &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref})
 }
 
-// What a real kube-apiserver makes of the fleet's URLs, identities and roles.
+// The URLs, identities and roles of the fleet API work through a real kube-apiserver.
 func TestBehindTheKubeAPIServer(t *testing.T) {
 	w := newWorld(t)
 	shop := testenv.Namespace(t, testenv.Config(0))
@@ -288,6 +289,8 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"UnknownCluster":         {"--context oak get --raw /apis/fleet.orrery.dev/v1alpha1/clusters/oka/proxy/version", false, "NotFound"},
 		"ExecReachesOak":         {"--context oak exec web -n " + shop + " -- ls", false, "pod web does not have a host assigned"},
 		"Discovery":              {"--context hub get --raw /apis/fleet.orrery.dev/v1alpha1", true, "resources/proxy"},
+		"OpenAPI":                {"--context hub get --raw /openapi/v3/apis/fleet.orrery.dev/v1alpha1", true, "/apis/fleet.orrery.dev/v1alpha1/clusters/{name}/mirror"},
+		"OpenAPIHasNoSchema":     {"--context hub explain placementreviews", false, "not found"},
 		"AliceSearches":          {"--as alice --context fleet get configmaps -o name -n " + shop, true, "configmap/settings"},
 		"AliceSearchesOak":       {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1/namespaces/" + shop + "/configmaps", true, "settings"},
 		"AliceNotWhatOakServes":  {"--as alice --context hub get --raw /apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/oak/api/v1", false, `cannot get resource "clusters"`},
@@ -342,8 +345,9 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	t.Run("Direct", w.direct)
 }
 
-// TestWatchesAreNotCutOff: the hub's API server cannot see that a request of the fleet is a watch. It lets requests for the subresource
-// proxy last, as those for attach, exec, log and portforward; others end after a minute.
+// TestWatchesAreNotCutOff: the hub's API server cannot see that a request to the fleet is a
+// watch. It does not limit the time of requests for the subresource proxy, as for attach, exec,
+// log and portforward. Others end after a minute.
 func TestWatchesAreNotCutOff(t *testing.T) {
 	infos := &request.RequestInfoFactory{APIPrefixes: sets.NewString("apis", "api"), GrouplessAPIPrefixes: sets.NewString("api")}
 	for _, root := range []string{fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath} {
@@ -358,7 +362,7 @@ func TestWatchesAreNotCutOff(t *testing.T) {
 	}
 }
 
-// Who does not come through the kube-apiserver has to prove who they are.
+// Clients that do not come through the kube-apiserver must authenticate.
 func (w *world) direct(t *testing.T) {
 	base := "https://" + w.hub.FleetServing().Address
 	certified, err := rest.HTTPClientFor(w.hub.Config())
@@ -404,7 +408,8 @@ func (w *world) direct(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if resp.StatusCode >= http.StatusInternalServerError { // the hub or oak does not answer for a moment
+				// The hub or oak can fail to answer for a moment.
+				if resp.StatusCode >= http.StatusInternalServerError {
 					return fmt.Errorf("%s: %s", resp.Status, body)
 				}
 				if resp.StatusCode != c.code || !strings.Contains(string(body), c.says) {
@@ -418,7 +423,7 @@ func (w *world) direct(t *testing.T) {
 	}
 }
 
-// A request that panics is answered, or broken off, and no other one notices.
+// A request that panics gets an error or is aborted, and does not affect others.
 func TestPanics(t *testing.T) {
 	server := httptest.NewServer(withMetrics(withRecovery(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/late" {

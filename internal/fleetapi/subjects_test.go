@@ -24,7 +24,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// countedReviews asks a hub, and notes about whom.
+// countedReviews sends reviews to a hub, and records their users.
 type countedReviews struct {
 	authorizationclient.SubjectAccessReviewInterface
 
@@ -36,14 +36,14 @@ func (c *countedReviews) Create(ctx context.Context, r *authorizationv1.SubjectA
 	return c.SubjectAccessReviewInterface.Create(ctx, r, o)
 }
 
-// stoppedClock shows the same time always.
+// stoppedClock always shows the same time.
 type stoppedClock time.Time
 
 func (c stoppedClock) Now() time.Time { return time.Time(c) }
 
-// TestVerdictsSurviveChangesOfOthers: after changes of roles and bindings that are of others the
-// hub is not asked again about a user. After each change that is of the user, or of a group of
-// theirs, it is, and what it says holds.
+// TestVerdictsSurviveChangesOfOthers: changes of roles and bindings of others cause no new
+// review for a user. A change for the user, or for one of the user's groups, does, and its
+// answer holds.
 func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 	cfg := testenv.Config(0)
 	hub, err := kubernetes.NewForConfig(cfg)
@@ -111,9 +111,9 @@ func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 		})
 		return allowed
 	}
-	// of is the number of the last change that is of a user.
+	// of returns the number of the last change for a user.
 	of := func(user string) uint64 { return a.changes.of(user, []string{user + "s"}).number }
-	// seen makes a change, and waits until it is seen as one of a user.
+	// seen makes a change, and waits until it is counted for a user.
 	seen := func(what, user string, do func()) {
 		t.Helper()
 		before := of(user)
@@ -125,8 +125,8 @@ func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 			return nil
 		})
 	}
-	// becomes makes a change of alice, after which the hub has another answer as soon as its
-	// authorizer knows of it.
+	// becomes makes a change for alice, and waits until the hub's authorizer knows it and has
+	// another answer.
 	becomes := func(what string, want bool, do func()) {
 		t.Helper()
 		seen(what, "alice", do)
@@ -138,7 +138,7 @@ func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 			return nil
 		})
 		a.changes.repeat(false)
-		if may() != want { // and remembers it
+		if may() != want { // the answer is cached
 			t.Errorf("%s: alice may list pods: %t", what, !want)
 		}
 	}
@@ -196,8 +196,8 @@ func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 	becomes("the end of the binding", false, func() { remove(alices) })
 }
 
-// TestVerdictLifetime: an answer is remembered for long where every change that ends it is seen,
-// and the hub's authorizer knows of the last one.
+// TestVerdictLifetime: an answer is cached for long if every change that invalidates it is
+// seen, and the hub's authorizer knows the last one.
 func TestVerdictLifetime(t *testing.T) {
 	now, known := time.Unix(1_700_000_000, 0), true
 	seen := &roles{synced: nil}
@@ -226,8 +226,8 @@ func TestVerdictLifetime(t *testing.T) {
 	}
 }
 
-// TestSubjectChanges: a change is of its subjects, and is counted once more by repeat; of too many
-// subjects it is of everyone.
+// TestSubjectChanges: a change counts for its subjects, and once more in repeat. A change of
+// too many subjects counts for everyone.
 func TestSubjectChanges(t *testing.T) {
 	c := newSubjectChanges()
 	alice, devs := access.Subject{Name: "alice"}, access.Subject{Group: true, Name: "devs"}

@@ -1,10 +1,10 @@
-// Package graph computes the links between objects: what an object refers to, selects, runs and is
-// owned by. It is the only place for that. The store's index of references, the fleet's graph and
-// the query term "uses" are built on it.
+// Package graph computes the links of an object from its JSON: which objects it refers to by name,
+// which pods it selects, which images it runs, and which owner it has. The store's index of
+// references, the fleet's graph and the query term "uses" are built on these links.
 //
-// The links are in the object itself, by name. A link leads from the object that uses another to
-// the used one, unless it is Inverse. An example of an inverse link: an owned object names its
-// owner, which uses it.
+// A link usually means that the object which has the link uses the other object. It is Inverse if
+// the other object uses the object which has the link. Example: an owned object names its owner,
+// and the owner counts as the user.
 package graph
 
 import (
@@ -20,31 +20,31 @@ import (
 	casejson "sigs.k8s.io/json"
 )
 
-// Relation is how an object uses another.
+// Relation says in which way one object uses another. Its values are names in the API of graphs.
 type Relation string
 
-// The relations.
+// The relations. Each comment says what the object that uses does with the used object (it).
 const (
-	Owner     Relation = "owner"     // the controller, or else the first owner, of the other
-	Selector  Relation = "selector"  // the selector selects the pod
-	Mount     Relation = "mount"     // as a volume of the pods
-	Env       Relation = "env"       // in the environment of the containers
-	Pull      Relation = "pull"      // to pull the images
-	Account   Relation = "account"   // the pods run as the ServiceAccount
-	Image     Relation = "image"     // the containers run the image
-	Node      Relation = "node"      // runs on the node
-	Class     Relation = "class"     // has the class
-	Storage   Relation = "storage"   // the data is there
-	Route     Relation = "route"     // sends requests there, or gets them from there
-	TLS       Relation = "tls"       // serves with the certificate
-	Scale     Relation = "scale"     // scales the other
-	Binding   Relation = "binding"   // binds the role, or binds it to the ServiceAccount
-	Webhook   Relation = "webhook"   // requests go to the Service
-	Endpoints Relation = "endpoints" // the slice has the Service's endpoints
-	Event     Relation = "event"     // is about the other
+	Owner     Relation = "owner"     // is its controller or, if it has none, its first owner
+	Selector  Relation = "selector"  // selects the pod by labels
+	Mount     Relation = "mount"     // has it as a volume of its pods
+	Env       Relation = "env"       // has it in the environment of its containers
+	Pull      Relation = "pull"      // pulls its images with the Secret
+	Account   Relation = "account"   // runs its pods as the ServiceAccount
+	Image     Relation = "image"     // runs the image in its containers
+	Node      Relation = "node"      // runs on the node, or is attached to the node
+	Class     Relation = "class"     // has the class, such as an IngressClass or PriorityClass
+	Storage   Relation = "storage"   // has its data in the claim, volume or StorageClass
+	Route     Relation = "route"     // sends requests to it, or gets them from it
+	TLS       Relation = "tls"       // serves with the certificate in the Secret
+	Scale     Relation = "scale"     // scales it
+	Binding   Relation = "binding"   // binds the role, or binds a role to the ServiceAccount
+	Webhook   Relation = "webhook"   // has requests answered by the Service
+	Endpoints Relation = "endpoints" // has its endpoints in the EndpointSlice
+	Event     Relation = "event"     // is an Event about it
 )
 
-// meanings has the meaning of each relation, in order of presentation.
+// meanings has the meaning of each relation as a text for users, in order of presentation.
 var meanings = []struct {
 	relation Relation
 	means    string
@@ -68,7 +68,7 @@ var meanings = []struct {
 	{Event, "is an Event about it"},
 }
 
-// Relations returns all relations.
+// Relations returns all relations, in the order in which they are shown to users.
 func Relations() (out []Relation) {
 	for _, m := range meanings {
 		out = append(out, m.relation)
@@ -76,8 +76,8 @@ func Relations() (out []Relation) {
 	return out
 }
 
-// Means returns what an object with the relation does to the other, for users; "" for an unknown
-// relation.
+// Means returns, as a text for users, what an object with the relation does with the object that it
+// uses. It is "" for an unknown relation.
 func (r Relation) Means() string {
 	for _, m := range meanings {
 		if m.relation == r {
@@ -87,32 +87,37 @@ func (r Relation) Means() string {
 	return ""
 }
 
-// Images is the kind of images in the graph, which are not objects.
+// Images is the kind of container images in links and graphs. Images are not objects: they have a
+// name, and no namespace and no cluster.
 var Images = schema.GroupKind{Kind: "Image"}
 
-// Link is a reference of an object to another or, with Selector, to the selected pods of its
-// namespace.
+// Link is a link that an object has. It leads to an object or image of a kind by its name. If
+// Selector is set, it leads to the selected pods in the namespace of the object instead.
 type Link struct {
 	Relation Relation
-	Inverse  bool // the other uses this object
+	Inverse  bool // the object that the link leads to uses the object that has the link
 	Kind     schema.GroupKind
-	// Namespace of the other; "": the same namespace, or a cluster-scoped kind.
+	// Namespace of the object that the link leads to. "": it has the namespace of the object that
+	// has the link, or none.
 	Namespace string
 	Name      string
-	UID       types.UID       // of the other; "": any object with the name
-	Selector  labels.Selector // instead of a name; nil: there is none
+	UID       types.UID       // of the object that the link leads to; "": any object with the name
+	Selector  labels.Selector // instead of a name; nil: the link has a name
 }
 
-// Term returns the index entry for all links to a name: KIND.GROUP/NAME.
+// Term returns the text KIND.GROUP/NAME. The store's index of references has an object under this
+// text if a link of the object leads to the name, in any namespace.
 func Term(kind schema.GroupKind, name string) string { return kind.String() + "/" + name }
 
-// TermAcross returns the additional index entry for links to another namespace.
+// TermAcross returns the text KIND.GROUP/NAMESPACE/NAME. The store's index of references also has
+// an object under this text if a link of the object names a namespace other than its own.
 func TermAcross(kind schema.GroupKind, namespace, name string) string {
 	return kind.String() + "/" + namespace + "/" + name
 }
 
-// Terms returns the index entries for an object's links, each once. Owners, images and the objects
-// of Events have their own indexes, and selectors have none.
+// Terms returns the texts of Term and TermAcross for links, each once: the store's index of
+// references has their object under these. Links to owners and images and from Events give none,
+// because they have other indexes. Selectors give none.
 func Terms(links []Link) (out []string) {
 	add := func(term string) {
 		if !slices.Contains(out, term) {
@@ -131,7 +136,9 @@ func Terms(links []Link) (out []string) {
 	return out
 }
 
-// Links returns all links of an object of a type, from its JSON; nil for invalid JSON.
+// Links returns all links of an object of the type gr, from its JSON, including the link to its
+// owner. It returns nil for invalid JSON. For a type without known links the result has only the
+// owner.
 func Links(gr schema.GroupResource, body []byte) []Link {
 	var o object
 	if !decode(body, &o) {
@@ -146,8 +153,9 @@ func Links(gr schema.GroupResource, body []byte) []Link {
 	return s.links
 }
 
-// Referring returns the links of an object that are in the index, from its JSON: all except the
-// owner.
+// Referring returns all links of an object of the type gr except the link to its owner, from its
+// JSON. It is nil for a type without known links, and for invalid JSON. Terms makes index entries
+// of the result.
 func Referring(gr schema.GroupResource, body []byte) []Link {
 	source, ok := sources[gr]
 	if !ok {
@@ -162,12 +170,15 @@ func Referring(gr schema.GroupResource, body []byte) []Link {
 	return s.links
 }
 
-// said collects links, each once.
+// said collects the links of one object, each once. A link that names the namespace own, which is
+// the object's, gets no namespace.
 type said struct {
 	own   string // namespace of the object
 	links []Link
 }
 
+// add adds a link, unless s has it or it has neither a name nor a selector. So callers need not
+// check whether a field is set.
 func (s *said) add(l Link) {
 	if l.Name == "" && l.Selector == nil {
 		return
@@ -183,24 +194,29 @@ func (s *said) add(l Link) {
 	s.links = append(s.links, l)
 }
 
-// to adds a link to a name in the object's namespace, or to a cluster-scoped object.
+// to adds a link to a name in the object's namespace, or to a cluster-scoped object. An empty name
+// adds nothing.
 func (s *said) to(r Relation, kind schema.GroupKind, name Text) {
 	s.add(Link{Relation: r, Kind: kind, Name: string(name)})
 }
 
+// across adds a link to a name in any namespace. "" is the object's own namespace, or no namespace
+// for a cluster-scoped kind. An empty name adds nothing.
 func (s *said) across(r Relation, kind schema.GroupKind, namespace, name Text) {
 	s.add(Link{Relation: r, Kind: kind, Namespace: string(namespace), Name: string(name)})
 }
 
-// pods adds a link to the pods that a selector selects.
+// pods adds a link to the pods that the selector selects in the object's namespace.
 func (s *said) pods(selector labels.Selector) {
 	s.add(Link{Relation: Selector, Kind: podKind, Selector: selector})
 }
 
-// Text is the text of a JSON string, number or boolean; "" for everything else.
+// Text is a JSON string, number or boolean as text. Any other JSON value is decoded as "", without
+// an error.
 type Text string
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. A list, an object and null leave s unchanged, without
+// an error.
 func (s *Text) UnmarshalJSON(b []byte) error {
 	switch {
 	case len(b) == 0 || b[0] == '{' || b[0] == '[' || string(b) == "null":
@@ -216,10 +232,11 @@ func (s *Text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// list is a JSON list; empty for everything else.
+// list is a JSON list. Any other JSON value is decoded as an empty list, without an error.
 type list[T any] []T
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. Any other value than a list leaves l unchanged,
+// without an error. Elements of another type than T stay empty.
 func (l *list[T]) UnmarshalJSON(b []byte) error {
 	if len(b) == 0 || b[0] != '[' {
 		return nil
@@ -231,14 +248,15 @@ func (l *list[T]) UnmarshalJSON(b []byte) error {
 	return nil // elements of another type stay empty
 }
 
-// decode decodes JSON and ignores fields of another type. It returns false for invalid JSON.
+// decode decodes JSON into a value, and leaves out fields of another type. It returns false for
+// invalid JSON.
 func decode(body []byte, into any) bool {
 	err := casejson.UnmarshalCaseSensitivePreserveInts(body, into)
 	_, mistyped := errors.AsType[*json.UnmarshalTypeError](err)
 	return err == nil || mistyped
 }
 
-// object is the common part of all objects.
+// object has the metadata of an object, as far as links depend on them.
 type object struct {
 	Metadata metadata `json:"metadata"`
 }
@@ -257,7 +275,8 @@ type owner struct {
 	Controller Text `json:"controller"`
 }
 
-// owner adds the owner whose UID is indexed: the controller, or else the first owner.
+// owner adds the inverse link to the controller or, if there is none, to the first owner. The store
+// has an index of the UIDs of just these owners. Without owners it adds nothing.
 func (m *metadata) owner(s *said) {
 	if len(m.OwnerReferences) == 0 {
 		return
@@ -272,7 +291,7 @@ func (m *metadata) owner(s *said) {
 	s.add(Link{Relation: Owner, Inverse: true, Kind: kindOf(one.APIVersion, one.Kind), Name: string(one.Name), UID: types.UID(one.UID)})
 }
 
-// kindOf returns the kind for an API version and a kind.
+// kindOf returns the kind that an API version, such as v1 or apps/v1, and a kind name.
 func kindOf(apiVersion, kind Text) schema.GroupKind {
 	group, _, versioned := strings.Cut(string(apiVersion), "/")
 	if !versioned {
@@ -281,7 +300,8 @@ func kindOf(apiVersion, kind Text) schema.GroupKind {
 	return schema.GroupKind{Group: group, Kind: string(kind)}
 }
 
-// selecting returns the selector of a Service, which has labels only; nil if it selects nothing.
+// selecting returns the selector for the labels that a Service requires. It is nil if there are no
+// labels, which selects nothing, or if they are invalid.
 func selecting(set map[string]Text) labels.Selector {
 	if len(set) == 0 {
 		return nil
@@ -297,7 +317,8 @@ func selecting(set map[string]Text) labels.Selector {
 	return selector
 }
 
-// selectingBy returns the selector for a LabelSelector; nil if it is missing or invalid.
+// selectingBy returns the selector for a LabelSelector; nil if by is nil or invalid. An empty
+// LabelSelector selects everything.
 func selectingBy(by *metav1.LabelSelector) labels.Selector {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil || by == nil {

@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Type is a kind of Kubernetes that objects can refer to.
+// Type is a kind of Kubernetes that objects can refer to, with its resource and scope. short is its
+// short name in kubectl; "": none.
 type Type struct {
 	Kind       schema.GroupKind
 	Resource   string
@@ -15,8 +16,8 @@ type Type struct {
 	short      string
 }
 
-// known are the kinds of Kubernetes and its Gateway API that objects can refer to. They are known
-// even if no cluster serves or mirrors them.
+// known are the kinds of Kubernetes and of the Gateway API that objects can refer to. The graph
+// knows them even if no cluster has the kind.
 var known = []Type{
 	{configMapKind, "configmaps", true, "cm"},
 	{secretKind, "secrets", true, ""},
@@ -41,7 +42,7 @@ var known = []Type{
 	{schema.GroupKind{Kind: "ReplicationController"}, "replicationcontrollers", true, "rc"},
 }
 
-// TypeOf returns the type of a kind; false if it is not a known one.
+// TypeOf returns the type of a kind; false if the kind is not among the known ones of this package.
 func TypeOf(kind schema.GroupKind) (Type, bool) {
 	i := slices.IndexFunc(known, func(t Type) bool { return t.Kind == kind })
 	if i < 0 {
@@ -50,7 +51,8 @@ func TypeOf(kind schema.GroupKind) (Type, bool) {
 	return known[i], true
 }
 
-// TypeFor returns the type of a resource; false if it is not a known one.
+// TypeFor returns the type of a resource; false if the resource is not among the known ones of this
+// package.
 func TypeFor(gr schema.GroupResource) (Type, bool) {
 	i := slices.IndexFunc(known, func(t Type) bool { return t.Kind.Group == gr.Group && t.Resource == gr.Resource })
 	if i < 0 {
@@ -59,8 +61,9 @@ func TypeFor(gr schema.GroupResource) (Type, bool) {
 	return known[i], true
 }
 
-// ParseKind parses the name of a kind that objects can refer to. Known kinds have their singular,
-// plural and short names, with or without the group. Other kinds are KIND.GROUP, as in references.
+// ParseKind parses the name of a kind, as users write it in uses:KIND/NAME. A known kind may be
+// singular, plural or short, in any case, with or without its group. Any other kind must be
+// KIND.GROUP, and keeps its case. It returns false for any other text.
 func ParseKind(text string) (schema.GroupKind, bool) {
 	name, group, grouped := strings.Cut(text, ".")
 	lower := strings.ToLower(name)
@@ -72,7 +75,7 @@ func ParseKind(text string) (schema.GroupKind, bool) {
 	return schema.GroupKind{Group: group, Kind: name}, grouped && group != "" && name != ""
 }
 
-// Names returns the singular names of the known kinds, sorted.
+// Names returns the singular names of the known kinds in lower case, sorted, for messages to users.
 func Names() (out []string) {
 	for _, t := range known {
 		out = append(out, strings.ToLower(t.Kind.Kind))

@@ -2,8 +2,8 @@ package graph
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// Pods decodes the JSON of a pod, or of an object with a pod template. Fields of other types are
-// ignored.
+// Pods decodes the fields with links from the JSON of a pod, or of an object with a pod template.
+// Missing fields, and fields of another type, are empty.
 type Pods struct {
 	Template template `json:"template"` // of a PodTemplate
 	Spec     struct {
@@ -15,7 +15,7 @@ type Pods struct {
 				Template template `json:"template"`
 			} `json:"spec"`
 		} `json:"jobTemplate"`
-		// Of a StatefulSet.
+		// ServiceName and VolumeClaimTemplates are fields of a StatefulSet.
 		ServiceName          Text `json:"serviceName"`
 		VolumeClaimTemplates list[struct {
 			Spec struct {
@@ -106,11 +106,14 @@ const (
 	rbac     = "rbac.authorization.k8s.io"
 )
 
+// all returns the pod specs at the four places where an object can have one: in spec,
+// spec.template, spec.jobTemplate and template. An object has one of them, and the others are
+// empty.
 func (p *Pods) all() [4]*podSpec {
 	return [4]*podSpec{&p.Spec.podSpec, &p.Spec.Template.Spec, &p.Spec.JobTemplate.Spec.Template.Spec, &p.Template.Spec}
 }
 
-// Images returns the images of all containers, with duplicates.
+// Images returns the images of all containers, also init and ephemeral ones, with duplicates.
 func (p *Pods) Images() (out []string) {
 	for _, pod := range p.all() {
 		for _, containers := range [][]container{pod.InitContainers, pod.Containers, pod.EphemeralContainers} {
@@ -124,8 +127,8 @@ func (p *Pods) Images() (out []string) {
 	return out
 }
 
-// ImagesOf returns the images in the JSON of a pod, or of an object with a pod template; nil for
-// invalid JSON.
+// ImagesOf returns the images of all containers in the JSON of a pod, or of an object with a pod
+// template, with duplicates. It is nil for invalid JSON.
 func ImagesOf(body []byte) []string {
 	var p Pods
 	if !decode(body, &p) {
@@ -134,8 +137,9 @@ func ImagesOf(body []byte) []string {
 	return p.Images()
 }
 
-// References returns the links by name, without the node. It leaves out what every pod has by
-// default: the ServiceAccount "default" and the ConfigMap kube-root-ca.crt.
+// References returns the links to objects that the pods use by name, each once. The node and the
+// images are left out. Also left out is what every pod uses by default: the ServiceAccount
+// "default" and the ConfigMap kube-root-ca.crt.
 func (p *Pods) References() []Link {
 	var s said
 	for _, pod := range p.all() {
@@ -148,6 +152,7 @@ func (p *Pods) References() []Link {
 	return s.links
 }
 
+// references adds the links of one pod spec to s, as References describes them.
 func (p *podSpec) references(s *said) {
 	configMap := func(r Relation, name Text) {
 		if name != "kube-root-ca.crt" {
@@ -187,7 +192,8 @@ func (p *podSpec) references(s *said) {
 	}
 }
 
-// readPods adds the links of a pod, or of an object with a pod template.
+// readPods adds all links of a pod, or of an object with a pod template: to what the pods use,
+// their images and their node. Invalid JSON adds none. It is the function read of a source.
 func readPods(body []byte, _ *object, s *said) {
 	var p Pods
 	if !decode(body, &p) {
@@ -202,14 +208,14 @@ func readPods(body []byte, _ *object, s *said) {
 	s.to(Node, nodeKind, p.Spec.NodeName)
 }
 
-// Conditions are the status conditions of an object.
+// Conditions are the status conditions of an object, as JSON has them.
 type Conditions []struct {
 	Type   string `json:"type"`
 	Status string `json:"status"`
 }
 
-// Ready reports whether a condition Ready or Available is True. known is false if there is no such
-// condition.
+// Ready reports whether a condition Ready or Available is True; one of them is enough. known is
+// false if there is no such condition.
 func (c Conditions) Ready() (ready, known bool) {
 	for _, one := range c {
 		if one.Type == "Ready" || one.Type == "Available" {

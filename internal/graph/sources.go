@@ -9,19 +9,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// source is a type whose objects have links.
+// source describes the links that objects of a type have. read adds the links in the JSON body to
+// s; invalid JSON adds none. o has the decoded metadata if meta is true, and is empty otherwise.
 type source struct {
 	read func(body []byte, o *object, s *said)
-	// to are the kinds that it refers to by name. any means that it may refer to each other kind,
-	// too.
+	// to are the kinds to which objects of the type refer by name. If any is true, they may also
+	// refer to all other kinds.
 	to  []schema.GroupKind
 	any bool
-	// says are the relations of these references.
+	// says are the relations of the references by name.
 	says []Relation
-	// across: it refers to other namespaces, too. meta: read needs the object's metadata.
+	// across: objects of the type may also refer to other namespaces. meta: read needs the object's
+	// metadata.
 	across, meta bool
-	inverse      bool // the target of the link uses the object
-	selects      bool // it selects pods, and has no references
+	inverse      bool // the referred object uses the object of the type
+	selects      bool // objects of the type select pods, and refer to nothing by name
 	optional     bool // some clusters do not serve the type
 }
 
@@ -29,6 +31,7 @@ var (
 	podsTo = []schema.GroupKind{configMapKind, secretKind, claimKind, serviceAccountKind, storageClassKind, priorityClassKind, runtimeClassKind}
 	pods   = source{read: readPods, to: podsTo, says: []Relation{Mount, Env, Pull, Account, Class, Storage}}
 
+	// podMakers are the types whose objects have a pod template.
 	podMakers = []schema.GroupResource{
 		{Resource: "podtemplates"},
 		{Resource: "replicationcontrollers"},
@@ -40,6 +43,7 @@ var (
 		{Group: "batch", Resource: "jobs"},
 	}
 
+	// sources has the types whose objects have links; init adds podMakers.
 	sources = map[schema.GroupResource]source{
 		{Resource: "pods"}:            pods,
 		{Resource: "serviceaccounts"}: {read: readServiceAccount, to: []schema.GroupKind{secretKind}, says: []Relation{Mount, Pull}},
@@ -85,16 +89,17 @@ func init() { //nolint:gochecknoinits // one map of what there is, of which some
 	sources[schema.GroupResource{Group: "apps", Resource: "statefulsets"}] = sets
 }
 
-// Source is a type that may refer to a kind.
+// Source is a type whose objects may refer to a kind by name, as Sources returns it.
 type Source struct {
 	schema.GroupResource
-	Says     []Relation // possible relations of the reference
-	Across   bool       // also from other namespaces
-	Inverse  bool       // the target of the link uses the object
-	Optional bool       // some clusters do not serve it, so it may not be mirrored
+	Says     []Relation // relations that the references can have
+	Across   bool       // the object may be in another namespace than the referred one
+	Inverse  bool       // the referred object uses the object of this type
+	Optional bool       // some clusters do not serve the type
 }
 
-// Sources returns the types whose objects may refer to the kind by name, sorted.
+// Sources returns the types whose objects may refer to objects of the kind by name, sorted. It is
+// nil for Images. The fleet's graph reads these types to find what uses an object.
 func Sources(kind schema.GroupKind) (out []Source) {
 	for gr, s := range sources {
 		if s.any && kind != Images || slices.Contains(s.to, kind) {
@@ -105,13 +110,14 @@ func Sources(kind schema.GroupKind) (out []Source) {
 	return out
 }
 
-// Refers reports whether objects of a type can refer to others by name.
+// Refers reports whether objects of a type can refer to other objects by name. It is false for
+// Events and for types that only select pods.
 func Refers(gr schema.GroupResource) bool {
 	s, ok := sources[gr]
 	return ok && (s.any || len(s.to) > 0)
 }
 
-// Referrers returns the types whose objects can refer to others by name, in no order.
+// Referrers returns the types whose objects can refer to other objects by name, in no order.
 func Referrers() (out []schema.GroupResource) {
 	for gr := range sources {
 		if Refers(gr) {
@@ -121,7 +127,8 @@ func Referrers() (out []schema.GroupResource) {
 	return out
 }
 
-// Selecting returns the types whose objects select pods of their namespace, sorted.
+// Selecting returns the types whose objects select pods of their namespace, such as Services,
+// sorted.
 func Selecting() (out []schema.GroupResource) {
 	for gr, s := range sources {
 		if s.selects {
@@ -132,12 +139,14 @@ func Selecting() (out []schema.GroupResource) {
 	return out
 }
 
-// Running returns the types whose objects have images, in a fixed order.
+// Running returns pods and the types with a pod template, whose objects have images, in a fixed
+// order.
 func Running() []schema.GroupResource {
 	return append([]schema.GroupResource{{Resource: "pods"}}, podMakers...)
 }
 
-// reference names an object, in the forms that several APIs use.
+// reference names an object in one of the forms that APIs use. The fields that a form does not have
+// stay empty.
 type reference struct {
 	APIVersion Text `json:"apiVersion"`
 	APIGroup   Text `json:"apiGroup"`
@@ -258,7 +267,7 @@ func readEvent(body []byte, _ *object, s *said) {
 		return
 	}
 	on := event.InvolvedObject
-	if on.UID == "" { // such an Event cannot be found by its object
+	if on.UID == "" { // an Event without it cannot be found by its object
 		return
 	}
 	s.add(Link{Relation: Event, Kind: kindOf(on.APIVersion, on.Kind), Namespace: string(on.Namespace), Name: string(on.Name), UID: types.UID(on.UID)})
@@ -328,8 +337,9 @@ func readGateway(body []byte, _ *object, s *said) {
 	}
 }
 
-// or returns the kind of a reference of the Gateway API, with defaults for a missing group and
-// kind.
+// or returns the kind of a reference of the Gateway API, in which group and kind may be missing.
+// group and kind are the defaults. A missing kind is the default. A missing group is the default if
+// the kind is the default kind or missing, else the core group.
 func (r *reference) or(group, kind string) schema.GroupKind {
 	if r.Kind == "" && r.Group == "" {
 		return schema.GroupKind{Group: group, Kind: kind}
@@ -378,7 +388,7 @@ func readBinding(body []byte, o *object, s *said) {
 		s.to(Binding, kind, binding.RoleRef.Name)
 	}
 	for _, subject := range binding.Subjects {
-		if subject.Kind == "ServiceAccount" { // other subjects are not objects
+		if subject.Kind == "ServiceAccount" { // users and groups are not objects
 			s.across(Binding, serviceAccountKind, subject.Namespace, subject.Name)
 		}
 	}

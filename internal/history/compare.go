@@ -17,14 +17,15 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// State is a state of an object.
+// State is one state of an object, parsed by Parse. The data of a Secret is separate, so that it is
+// never shown. The functions of this package do not change a State.
 type State struct {
 	object map[string]any
 	data   map[string]any // data and stringData of a Secret, which are never shown
 }
 
-// Parse parses a state of an object of a type. It separates the data of a Secret from the
-// object.
+// Parse parses the JSON of an object of the type gr. It separates the data of a Secret from the
+// rest of the object. Invalid JSON is an error.
 func Parse(gr schema.GroupResource, body []byte) (*State, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
@@ -44,7 +45,7 @@ func Parse(gr schema.GroupResource, body []byte) (*State, error) {
 	return s, nil
 }
 
-// Object returns the state as JSON; for a Secret, without its data.
+// Object returns the whole object as JSON. Of a Secret, the data and stringData are missing.
 func (s *State) Object() (json.RawMessage, error) { return json.Marshal(s.object) }
 
 func (s *State) metadata() map[string]any {
@@ -52,19 +53,20 @@ func (s *State) metadata() map[string]any {
 	return m
 }
 
-// noAnnotations are annotations without meaning for a history: they change together with other
-// fields.
+// noAnnotations are annotations that Differences ignores: they change together with other fields,
+// and have no meaning for a history.
 var noAnnotations = []string{
 	corev1.LastAppliedConfigAnnotation, corev1.EndpointsLastChangeTriggerTime, "deployment.kubernetes.io/revision",
 	"control-plane.alpha.kubernetes.io/leader", workv1alpha2.DigestAnnotation, workv1alpha2.SourceAnnotation,
 }
 
-// noMetadata are fields of metadata without meaning for a history: they change with every
-// change, or are reported in another way.
+// noMetadata are fields of metadata that Differences ignores. They change with every change of the
+// object, or never, or are shown elsewhere.
 var noMetadata = []string{"resourceVersion", "generation", "creationTimestamp", "uid", "selfLink"}
 
-// quiet returns the object without managedFields, which By reports. Unless all is true, it also
-// removes the fields that change without meaning.
+// quiet returns a copy of an object without managedFields, which only By uses. If all is false, the
+// copy also lacks the status, and the fields and annotations in noMetadata and noAnnotations. The
+// object itself is not changed.
 func quiet(object map[string]any, all bool) map[string]any {
 	object = maps.Clone(object)
 	if !all {
@@ -96,9 +98,11 @@ func quiet(object map[string]any, all bool) map[string]any {
 	return object
 }
 
-// Differences returns the fields in which two states of an object differ, with their paths.
-// Unless all is true, it ignores fields that change without meaning. A difference in the data of
-// a Secret is reported without the data.
+// Differences returns the fields in which two states of an object differ, sorted by the names of
+// fields. Examples of paths are metadata.labels.app and spec.containers[name=web].image. If one
+// state lacks a field, its value there is nil. managedFields are always ignored. If all is false,
+// the status is ignored, too, and fields that change without meaning, such as metadata.generation.
+// A difference in the data of a Secret is the first one. It has the path data and no values.
 func Differences(before, after *State, all bool) []fleetv1alpha1.FieldDifference {
 	var out []fleetv1alpha1.FieldDifference
 	if !reflect.DeepEqual(before.data, after.data) {
@@ -110,9 +114,11 @@ func Differences(before, after *State, all bool) []fleetv1alpha1.FieldDifference
 	return out
 }
 
-// absent is the value of a missing field. It differs from null.
+// absent is the value that compare reports for a field that one of the states lacks. It differs
+// from null.
 type absent struct{}
 
+// raw returns a value as JSON, and nil for absent.
 func raw(value any) json.RawMessage {
 	if value == (absent{}) {
 		return nil
@@ -121,9 +127,12 @@ func raw(value any) json.RawMessage {
 	return b
 }
 
-// differ receives each field that differs.
+// differ is called with each field that differs: its path, and its values before and after. A value
+// is absent if that state lacks the field.
 type differ func(path string, before, after any)
 
+// compare calls tell for each difference between the values a and b at a path. For two objects or
+// two lists, these are the fields or elements below the path.
 func compare(path string, a, b any, tell differ) {
 	if as, ok := a.(map[string]any); ok {
 		if bs, ok := b.(map[string]any); ok {
@@ -142,6 +151,7 @@ func compare(path string, a, b any, tell differ) {
 	}
 }
 
+// field returns the value of a key in a map, and absent if the map lacks the key.
 func field[K comparable](of map[K]any, key K) any {
 	if value, ok := of[key]; ok {
 		return value
@@ -164,10 +174,14 @@ func compareMaps(path string, a, b map[string]any, tell differ) {
 	}
 }
 
-// naming are the fields that identify elements of lists, the more specific ones first: several
-// volumeMounts may have the same name.
+// naming are the fields that can identify the elements of a list, the more specific ones first. For
+// example, several volumeMounts may have the same name, but not the same mountPath.
 var naming = []string{"mountPath", "name", "type", "key", "containerPort", "port", "ip", "uid", "topologyKey"}
 
+// compareLists calls tell for each difference between two lists. If a field of naming identifies
+// all elements of both lists, it compares the elements with the same value of that field. Otherwise
+// it compares elements with the same index. If only the order of such named elements differs, the
+// difference has the names in both orders.
 func compareLists(path string, a, b []any, tell differ) {
 	for _, by := range naming {
 		as, first, ok := named(a, by)
@@ -210,8 +224,8 @@ func compareLists(path string, a, b []any, tell differ) {
 	}
 }
 
-// named returns the elements of a list by the field by, and the values of the field in order.
-// false: the field does not identify all elements.
+// named returns the elements of a list by the value of their field by, and these values in the
+// order of the list. ok is false if an element lacks the field, or two have the same value.
 func named(list []any, by string) (elements map[string]any, names []string, ok bool) {
 	elements = make(map[string]any, len(list))
 	for _, element := range list {
@@ -233,9 +247,10 @@ func named(list []any, by string) (elements map[string]any, names []string, ok b
 	return elements, names, true
 }
 
-// By returns the managers that changed an object from before to after: those with the latest
-// time that before did not have with that time. before may be nil; then these are the managers
-// of the last change.
+// By returns the field managers that made the change from before to after, from managedFields. They
+// are the managers with the latest time in after, without those that before has with the same time.
+// If before is nil, they are the managers of the last change. The result is empty if the change has
+// no manager.
 func By(before, after *State) []fleetv1alpha1.FieldManager {
 	was := map[fleetv1alpha1.FieldManager]bool{}
 	if before != nil {
@@ -265,11 +280,13 @@ func (s *State) managers() (out []fleetv1alpha1.FieldManager) {
 	return out
 }
 
-// changeCause is the annotation in which users and kubectl state the reason for a change.
+// changeCause is the annotation with which users and kubectl give the reason for a change of an
+// object.
 const changeCause = "kubernetes.io/change-cause"
 
-// Cause returns the reason for a change from before (may be nil) to after; "" if after states
-// none, or the same as before.
+// Cause returns the text of the annotation kubernetes.io/change-cause in after, as the reason for
+// the change. It is "" if after has no such annotation, or before has the same text. before may be
+// nil.
 func Cause(before, after *State) string {
 	cause := func(s *State) string {
 		annotations, _ := s.metadata()["annotations"].(map[string]any)
@@ -283,12 +300,14 @@ func Cause(before, after *State) string {
 	return is
 }
 
-// fresh is the maximum age of an object at its first known state for that state to be the
-// creation.
+// fresh is the maximum age of an object at the beginning of its first known state. Up to this age,
+// that state counts as the creation of the object.
 const fresh = time.Minute
 
-// First returns what the first known state of an object means, which began at a moment: the
-// creation or, for an older object, only that it became visible.
+// First returns how a history shows the first known state of an object. created is the creation
+// time of the object, and began the beginning of that state. If the object was new then (see
+// fresh), the result is ChangeCreated. Otherwise it is ChangeSeen: the object existed before it was
+// observed. The result is also ChangeSeen if one of the times is zero, which means unknown.
 func First(created, began time.Time) fleetv1alpha1.ChangeType {
 	if began.IsZero() || created.IsZero() || began.Sub(created) > fresh {
 		return fleetv1alpha1.ChangeSeen

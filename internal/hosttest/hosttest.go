@@ -30,43 +30,47 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
 
-// Fleet is a number of hosts. It implements host.Dialer.
+// Fleet is a set of simulated hosts, which come into being when they are dialed. It implements
+// host.Dialer for the engine.
 type Fleet struct {
-	// Dir has a directory for each host.
+	// Dir is the directory in which each host has a directory.
 	Dir string
-	// Latency of a round trip.
+	// Latency is how long each dial and each command takes in addition, as a round trip.
 	Latency time.Duration
-	// Fault is called before each command; nil: never. If it returns an error, the engine gets
-	// the error and the command does not run.
+	// Fault is called before each dial and each command; nil: never. command is "dial" or a name that
+	// Commands lists. If Fault returns an error, the engine gets the error and nothing is done.
 	Fault func(host, command string) error
-	// Broken is called after each command; nil: never. If it returns an error, the engine gets
-	// the error although the command has run.
+	// Broken is called after each command that succeeded; nil: never. If it returns an error, the
+	// engine gets the error although the command has run, as if the connection broke.
 	Broken func(host, command string) error
-	// NodeFault is called by the agent of a host at its fault points; nil: never.
+	// NodeFault is called at the fault points of the agent on a host, as node.Node.Fault is; nil:
+	// never.
 	NodeFault func(host, point string) error
-	// Applied is called with each request that an agent has completed; nil: never.
+	// Applied is called with each request that an agent has performed without a failure; nil: never.
 	Applied func(host string, req node.Request)
 	// Dialed connects to a service on a host, at an address as the host sees it. nil: no
 	// connection succeeds.
 	Dialed func(host, address string) (net.Conn, error)
-	// Facts replace facts of a host, by key, in the format of the script.
+	// Facts replace facts of a host, by name of the host and key of the fact. Keys and values are in
+	// the format in which the script of package facts prints them.
 	Facts map[string]map[string]string
-	// Protocol is the protocol version of a host's agent if it differs from node.Protocol. It
-	// holds until the host gets another agent.
+	// Protocol is the protocol version of a host's agent, by name of the host, if it differs from
+	// node.Protocol. It holds until the engine installs another agent on the host.
 	Protocol map[string]int
-	// Clock is how far the clock of a host is ahead.
+	// Clock is how far the clock of a host is ahead of that of this machine, by name of the host.
 	Clock map[string]time.Duration
 
 	mu       sync.Mutex
-	commands map[string][]string
-	sent     map[string]int // number of transfers from the engine, by digest
+	commands map[string][]string // by host
+	sent     map[string]int      // number of transfers from the engine, by digest
 }
 
-// Address returns the address of the n-th host. Nothing listens there: connections between
-// hosts use the loopback interface.
+// Address returns the address of the host with index n, from 0. Nothing listens there: simulated
+// connections between hosts use the loopback interface.
 func Address(n int) string { return fmt.Sprintf("10.77.%d.%d", n/250, n%250+1) }
 
-// Hosts returns n hosts for a spec, named h-1, h-2 and so on.
+// Hosts returns n hosts for spec.provision.hosts, named h-1, h-2 and so on, with the addresses that
+// Address returns.
 func Hosts(n int) []clusterv1alpha1.Host {
 	hosts := make([]clusterv1alpha1.Host, 0, n)
 	for i := range n {
@@ -75,25 +79,28 @@ func Hosts(n int) []clusterv1alpha1.Host {
 	return hosts
 }
 
-// Root returns the directory of a host.
+// Root returns the directory on this machine that is the root directory of a host.
 func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
 
-// Commands lists what was run on a host: facts, agent, serve, check and apply. A request to the
-// agent that only takes or releases a lease is lease or release.
+// Commands returns the names of the commands that the engine has run on a host, in their order.
+// facts reads the facts, and agent installs the agent. serve and check are those commands of the
+// agent. lease and release are requests to the agent that only take or release a lease. apply is
+// any other request. unknown is any other command, which fails.
 func (f *Fleet) Commands(name string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.commands[name])
 }
 
-// Forget resets the results of Commands and Sent.
+// Forget makes the lists of Commands and Sent empty.
 func (f *Fleet) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commands, f.sent = nil, nil
 }
 
-// Sent returns how often the engine sent each content, by digest.
+// Sent returns how often the engine has sent each content to a host, by digest. A content that
+// hosts fetch from each other does not count.
 func (f *Fleet) Sent() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,6 +109,7 @@ func (f *Fleet) Sent() map[string]int {
 	return sent
 }
 
+// note adds a command to those that Commands lists for a host.
 func (f *Fleet) note(name, command string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,6 +119,7 @@ func (f *Fleet) note(name, command string) {
 	f.commands[name] = append(f.commands[name], command)
 }
 
+// copied counts one transfer of a content by the engine, for Sent.
 func (f *Fleet) copied(digest string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +129,8 @@ func (f *Fleet) copied(digest string) {
 	f.sent[digest]++
 }
 
-// Dial implements host.Dialer.
+// Dial implements host.Dialer. It connects to the host t.Name, and creates the directory of the
+// host if it is missing.
 func (f *Fleet) Dial(ctx context.Context, t host.Target) (host.Conn, error) {
 	if err := f.travel(ctx); err != nil {
 		return nil, err
@@ -130,14 +140,14 @@ func (f *Fleet) Dial(ctx context.Context, t host.Target) (host.Conn, error) {
 			return nil, err
 		}
 	}
-	// Every host has this directory.
+	// A real host has /opt already.
 	if err := os.MkdirAll(filepath.Join(f.Root(t.Name), "opt"), 0o755); err != nil {
 		return nil, fmt.Errorf("host %s: %w", t.Name, err)
 	}
 	return &conn{fleet: f, name: t.Name, address: t.Address}, nil
 }
 
-// travel waits as long as a round trip takes.
+// travel waits for the latency. It returns the cause if ctx ends.
 func (f *Fleet) travel(ctx context.Context) error {
 	if f.Latency == 0 {
 		return ctx.Err()
@@ -150,19 +160,19 @@ func (f *Fleet) travel(ctx context.Context) error {
 	}
 }
 
-// conn is a connection to a host.
+// conn is a simulated connection to a host. It implements host.Conn.
 type conn struct {
 	fleet         *Fleet
 	name, address string
 }
 
-// Close implements host.Conn.
+// Close implements host.Conn. It does nothing.
 func (c *conn) Close() error { return nil }
 
-// Name of the host that was dialled.
+// Name returns the name of the host.
 func (c *conn) Name() string { return c.name }
 
-// Dial implements host.Conn. It fails unless Fleet.Dialed is set.
+// Dial implements host.Conn. It calls Fleet.Dialed. If that is nil, it returns a *host.Unreachable.
 func (c *conn) Dial(_ context.Context, _, address string) (net.Conn, error) {
 	if c.fleet.Dialed != nil {
 		return c.fleet.Dialed(c.name, address)
@@ -170,7 +180,8 @@ func (c *conn) Dial(_ context.Context, _, address string) (net.Conn, error) {
 	return nil, &host.Unreachable{Host: c.name, Address: c.address, Err: errors.New("no process runs on this host")}
 }
 
-// Run implements host.Conn.
+// Run implements host.Conn. It simulates the commands that the engine runs on hosts, in this
+// process.
 func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	if err := c.fleet.travel(ctx); err != nil {
 		return err
@@ -194,8 +205,8 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return nil
 }
 
-// requested classifies the agent's request: lease or release if the request does only that,
-// otherwise apply. It also returns the complete input again.
+// requested returns the name of a request to the agent: lease or release if the request does only
+// that, otherwise apply. stdin has the request. The returned reader has the complete input again.
 func requested(stdin io.Reader) (string, io.Reader) {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
@@ -210,7 +221,8 @@ func requested(stdin io.Reader) (string, io.Reader) {
 	return "lease", again
 }
 
-// command returns the name of the engine's command, and a function that simulates it.
+// command returns the name of a command that the engine runs, as Commands lists it, and a function
+// that simulates the command.
 func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, io.Writer) error) {
 	switch {
 	case len(argv) == 1 && argv[0] == "sh":
@@ -236,13 +248,14 @@ func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, 
 	}
 }
 
-// Rooted returns a node whose host is a directory. Files in it are real but not synced to disk,
-// and nothing outside of it changes.
+// Rooted returns a node.Node whose host is the directory root. The agent writes real files in it,
+// without syncing them to disk, and changes nothing outside of it.
 func Rooted(root string) *node.Node {
 	system, units := recorder.New(root)
 	return &node.Node{Root: root, System: system, Units: units, Now: time.Now, NoSync: true}
 }
 
+// node returns the node.Node of the host, with the fault points of the Fleet.
 func (c *conn) node() *node.Node {
 	n := Rooted(c.fleet.Root(c.name))
 	if c.fleet.NodeFault != nil {
@@ -251,7 +264,9 @@ func (c *conn) node() *node.Node {
 	return n
 }
 
-// facts writes the facts of a newly installed host with two cores.
+// facts simulates the script that reads the facts of a host. It writes those of a newly installed
+// host with two cores, changed by Fleet.Facts. It adds what the agent has done in the directory of
+// the host.
 func (c *conn) facts(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	script, err := io.ReadAll(stdin)
 	if err != nil {
@@ -321,13 +336,13 @@ func (c *conn) facts(ctx context.Context, stdin io.Reader, stdout io.Writer) err
 	return err
 }
 
-// found lists the paths of the host that match patterns.
+// found lists the existing paths of the host that match one of the patterns.
 func (c *conn) found(patterns ...string) []string {
 	var paths []string
 	for _, pattern := range patterns {
 		matches, err := filepath.Glob(filepath.Join(c.fleet.Root(c.name), pattern))
 		if err != nil {
-			panic(err) // a bad pattern
+			panic(err) // only a malformed pattern is an error
 		}
 		for _, match := range matches {
 			paths = append(paths, strings.TrimPrefix(match, c.fleet.Root(c.name)))
@@ -336,7 +351,8 @@ func (c *conn) found(patterns ...string) []string {
 	return paths
 }
 
-// protocol returns the protocol version of the host's agent, if it differs from node.Protocol.
+// protocol returns the protocol version of the host's agent, and true, if it differs from
+// node.Protocol.
 func (c *conn) protocol() (int, bool) {
 	c.fleet.mu.Lock()
 	defer c.fleet.mu.Unlock()
@@ -344,18 +360,21 @@ func (c *conn) protocol() (int, bool) {
 	return protocol, ok
 }
 
+// sum returns the SHA-256 of s.
 func sum(s string) []byte {
 	h := sha256.Sum256([]byte(s))
 	return h[:]
 }
 
-// receive stores the agent that the engine sends.
+// receive stores the agent's program at a path of the host; stdin has its content. digest is in
+// hexadecimal digits.
 func (c *conn) receive(path, digest string, stdin io.Reader) error {
 	c.fleet.copied("sha256:" + digest)
 	return c.place(path, digest, stdin)
 }
 
-// fetch stores the agent that another host serves.
+// fetch stores the agent's program that another host serves. args are the path, the digest, the
+// address and the port; stdin has the token.
 func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error {
 	token, err := bufio.NewReader(stdin).ReadString('\n')
 	if err != nil {
@@ -373,6 +392,8 @@ func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error 
 	return c.place(args[0], args[1], peer)
 }
 
+// place stores the agent's program at a path of the host, after it has verified the digest. The
+// host's agent then has the protocol version node.Protocol.
 func (c *conn) place(path, digest string, content io.Reader) error {
 	path = filepath.Join(c.fleet.Root(c.name), path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -394,9 +415,11 @@ func (c *conn) place(path, digest string, content io.Reader) error {
 	return nil
 }
 
+// loopback returns the address of a port at the loopback interface.
 func loopback(port string) string { return net.JoinHostPort("127.0.0.1", port) }
 
-// apply runs a request with the real agent code.
+// apply performs a request with the code of package node, in this process. stdin has the request
+// and the content of its streams.
 func (c *conn) apply(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if protocol, ok := c.protocol(); ok {
 		return &host.ExitError{Host: c.name, Command: node.AgentPath, Code: 1, Stderr: fmt.Sprintf("this agent speaks protocol %d", protocol)}

@@ -14,8 +14,9 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/catalog"
 )
 
-// Mirror serves the files of a release in the layout of a mirror. The content of a program is
-// its name. Archives have the members that the catalogue expects.
+// Mirror returns a handler that serves the files, and their checksum files, in the layout of a
+// catalog mirror. Each program is a shell script with a comment of its name and version. Archives
+// have the members that the catalog names.
 func Mirror(files []catalog.File) http.Handler {
 	m := &mirror{content: map[string][]byte{}, sums: map[string][]string{}}
 	for _, f := range files {
@@ -30,12 +31,15 @@ func Mirror(files []catalog.File) http.Handler {
 	return m
 }
 
+// mirror is the handler that Mirror returns. content has the files, and sums the lines of checksum
+// files, by path.
 type mirror struct {
 	mu      sync.Mutex
 	content map[string][]byte
 	sums    map[string][]string
 }
 
+// located returns the path at the mirror for a URL upstream.
 func located(upstream string) string {
 	_, rest, _ := strings.Cut(upstream, "://")
 	return "/" + rest
@@ -56,8 +60,10 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
+// program returns the content of a simulated program.
 func program(name string) []byte { return []byte("#!/bin/sh\n# " + name + "\n") }
 
+// archive returns a gzipped tar archive with the members that the catalog names for f.
 func archive(f catalog.File) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

@@ -8,7 +8,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// connect checks that the API server of --kubeconfig answers.
+// connect reads the kubeconfig of --kubeconfig, requests the version of its API server once, and
+// sets h.config for that server. An API server that does not answer is an error.
 func (h *Hub) connect(ctx context.Context) error {
 	path := h.options.Kubeconfig
 	loaded, err := loadExternal(path)

@@ -14,31 +14,40 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// layoutVersion is the version of the data directory. It increases when an older server cannot
-// work with the data of a newer one.
+// layoutVersion is the version of the data directory's layout. It increases when an older server
+// cannot work with the data of a newer one.
 const layoutVersion = 2 // 2: Secrets are encrypted
 
-// dataDir is the directory of everything that the hub stores.
+// dataDir is the path of the directory of everything that the hub stores.
 type dataDir string
 
+// path returns the path of a file below the data directory.
 func (d dataDir) path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
 
-func (d dataDir) version() string    { return d.path("VERSION") }
-func (d dataDir) ports() string      { return d.path("ports.json") }
+// version returns the path of the file with the version of the directory's layout (layoutVersion).
+func (d dataDir) version() string { return d.path("VERSION") }
+
+// ports returns the path of the file with the ports that the hub has chosen.
+func (d dataDir) ports() string { return d.path("ports.json") }
+
+// kubeconfig returns the path of the kubeconfig for the hub's user.
 func (d dataDir) kubeconfig() string { return d.path("kubeconfig") }
-func (d dataDir) processes() string  { return d.path("processes") }
+
+// processes returns the directory of the logs and PID files of the hub's processes.
+func (d dataDir) processes() string { return d.path("processes") }
 
 // etcd returns the directory of etcd's data and sockets.
 func (d dataDir) etcd() string { return d.path("etcd") }
 
-// pki returns the path of an authority, certificate or key.
+// pki returns the path of a file in the directory of authorities, certificates and keys.
 func (d dataDir) pki(name string) string { return d.path("pki", name) }
 
-// open creates the directory, or checks that this server can work with it, and locks it. It
-// changes nothing before these checks. The lock ends with the process or when the file is
-// closed.
+// open creates the data directory, or checks that this server can work with it, and locks it. It
+// then writes the version of the layout. If a newer server wrote the directory, or another server
+// uses it, open changes nothing and returns an error. The returned file holds the lock, until it is
+// closed or the process ends.
 func (d dataDir) open() (*os.File, error) {
 	if err := d.checkVersion(); err != nil {
 		return nil, err
@@ -61,6 +70,8 @@ func (d dataDir) open() (*os.File, error) {
 	return lock, nil
 }
 
+// checkVersion returns an error if a newer server wrote the directory, or if the file with its
+// version is invalid. A directory without that file is accepted.
 func (d dataDir) checkVersion() error {
 	text, err := os.ReadFile(d.version())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +90,9 @@ func (d dataDir) checkVersion() error {
 	return nil
 }
 
-// make makes the directory accessible to its owner only. A directory with other contents is left
-// unchanged: --data-dir /tmp must not exclude other users from /tmp.
+// make creates the directory and makes it accessible to its owner only. If the directory is
+// accessible to other users and has files but no version, make changes nothing and returns an
+// error. Otherwise --data-dir /tmp would exclude other users from /tmp.
 func (d dataDir) make() error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w; choose another with --data-dir", err)
@@ -105,6 +117,8 @@ func (d dataDir) make() error {
 	return nil
 }
 
+// lock locks the directory and writes the PID of this process to the lock file. The returned file
+// holds the lock. If another process holds the lock, the error names its PID.
 func (d dataDir) lock() (*os.File, error) {
 	f, err := disk.TryLock(d.path("lock"))
 	if errors.Is(err, disk.ErrLocked) {
@@ -114,7 +128,7 @@ func (d dataDir) lock() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
-	// In place, because a rename would leave the lock on a file without a name.
+	// The file is written in place, because a rename would leave the lock on a file without a name.
 	pid := fmt.Appendln(nil, os.Getpid())
 	if err := f.Truncate(0); err != nil {
 		disk.Unlock(f)
@@ -127,13 +141,15 @@ func (d dataDir) lock() (*os.File, error) {
 	return f, nil
 }
 
-// spaceNeeded is the free space that etcd needs at its start for the write-ahead log and the
-// database. Without it, etcd ends with a panic that names neither the disk nor the directory.
+// spaceNeeded is the free space, in bytes, that etcd needs at its start for the write-ahead log
+// and the database. Without it, etcd ends with a panic that names neither the disk nor the
+// directory.
 const spaceNeeded = 160 << 20
 
+// checkSpace returns an error if etcd has no data yet and less than spaceNeeded is free.
 func (d dataDir) checkSpace() error {
 	if _, err := os.Stat(d.etcd()); err == nil {
-		return nil // etcd has its log; a refusal to start would not free space
+		return nil // etcd has its write-ahead log already; an error would not free space
 	}
 	var stat syscall.Statfs_t
 	if err := syscall.Statfs(string(d), &stat); err != nil {
@@ -146,7 +162,7 @@ func (d dataDir) checkSpace() error {
 }
 
 // writeFile replaces the content of a file atomically, readable by its owner only. It does
-// nothing if the file has this content already.
+// nothing if the file has this content already, so that clients do not read it again.
 func writeFile(path string, content []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil

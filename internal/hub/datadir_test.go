@@ -91,7 +91,7 @@ func TestDataDirIsPrivate(t *testing.T) {
 	}
 }
 
-// A write that fails leaves the old content and nothing else.
+// TestWriteFileFails: a write that fails keeps the old content and leaves no other file.
 func TestWriteFileFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -114,7 +114,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// tree lists every file with its mode and, for those that are not directories, its content.
+// tree returns the mode of every file and directory, and the content of each file, by path.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

@@ -33,20 +33,24 @@ import (
 // (the provider secretbox). It authenticates, which aescbc does not. Its nonces are long enough
 // to be random for any number of writes, which those of aesgcm are not.
 
-// encryption returns the path of the file with the keys, in the format of the API server.
+// encryption returns the path of the file with the keys that encrypt Secrets. The file is the
+// EncryptionConfiguration of the API server.
 func (d dataDir) encryption() string { return d.path("encryption.yaml") }
 
-// secretKey is one key. Its name precedes each value that is encrypted with it. No two keys ever
-// have the same name.
+// secretKey is a key that encrypts Secrets in etcd. secret is in base64. The API server writes the
+// key's name before each value that is encrypted with the key. No two keys ever have the same name.
 type secretKey struct{ name, secret string }
 
 const (
+	// keySize is the size of a key in bytes, which the cipher requires.
 	keySize = 32
-	// keyTime is the format of the creation time in names of keys, which also sorts them.
+	// keyTime is the format of the creation time at the begin of the names of keys. Sorted by name,
+	// keys are sorted by time.
 	keyTime = "20060102t150405"
 )
 
-// newSecretKey returns a new key. Names sort by creation time.
+// newSecretKey returns a new random key for the encryption of Secrets. Its name begins with now, so
+// that names sort by creation time.
 func newSecretKey(now time.Time) secretKey {
 	var name [4]byte
 	var secret [keySize]byte
@@ -59,21 +63,25 @@ func newSecretKey(now time.Time) secretKey {
 	}
 }
 
-// encryption is how Secrets are stored: the first key encrypts them, all keys can decrypt them.
+// encryption is how the API server stores Secrets in etcd: the first key encrypts them, and all
+// keys can decrypt them. The zero value has no keys.
 type encryption struct {
 	keys []secretKey
-	// plain is true if Secrets can be read that were stored before there was a key.
+	// plain is true if the API server can also read Secrets that are not encrypted, from before there
+	// was a key.
 	plain bool
 }
 
-// readEncryption returns the keys in the file; no keys if there is no file.
+// readEncryption returns the keys in the file that encryption names; the zero value if the file
+// does not exist. A file without keys, or in another form than orrery writes, is an error. The
+// error quotes nothing of the file.
 func (d dataDir) readEncryption() (encryption, error) {
 	text, err := os.ReadFile(d.encryption())
 	if errors.Is(err, fs.ErrNotExist) {
 		return encryption{}, nil
 	}
 	if err != nil {
-		return encryption{}, fmt.Errorf("read the keys of Secrets: %w", err)
+		return encryption{}, fmt.Errorf("read the keys that encrypt Secrets: %w", err)
 	}
 	// Errors of the decoder may quote invalid parts, which may be keys.
 	invalid := fmt.Errorf("%s is not a file of keys as orrery server writes it: restore it from its backup", d.encryption())
@@ -100,7 +108,8 @@ func (d dataDir) readEncryption() (encryption, error) {
 	return e, nil
 }
 
-// marshal returns the configuration of the API server.
+// marshal returns e as an EncryptionConfiguration of the API server, in YAML. The text contains the
+// keys.
 func (e encryption) marshal() ([]byte, error) {
 	var box apiserverv1.SecretboxConfiguration
 	for _, k := range e.keys {
@@ -115,11 +124,13 @@ func (e encryption) marshal() ([]byte, error) {
 		Resources: []apiserverv1.ResourceConfiguration{{Resources: []string{"secrets"}, Providers: providers}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("encode the keys of Secrets: %w", err)
+		return nil, fmt.Errorf("encode the keys that encrypt Secrets: %w", err)
 	}
 	return text, nil
 }
 
+// writeEncryption replaces the file with the keys that encrypt Secrets. The caller holds the lock
+// of lockEncryption.
 func (d dataDir) writeEncryption(e encryption) error {
 	text, err := e.marshal()
 	if err != nil {
@@ -128,22 +139,25 @@ func (d dataDir) writeEncryption(e encryption) error {
 	return writeFile(d.encryption(), text)
 }
 
-// storedSecrets is how the Secrets in an etcd are stored.
+// storedSecrets is the result of reading all Secrets in etcd: how they are encrypted.
 type storedSecrets struct {
-	// keys are the names of the keys that were used.
+	// keys are the names of all keys with which Secrets are encrypted.
 	keys []string
-	// foreign is the name of another provider that encrypted some.
+	// foreign is the name of a provider that orrery does not use and that encrypted some Secrets; "":
+	// none.
 	foreign string
-	// plain is true if some are not encrypted.
+	// plain is true if some Secrets are not encrypted.
 	plain bool
 }
 
-// Prefixes of values in etcd. The name of the key and a colon follow.
+// Prefixes of encrypted values in etcd. After secretboxPrefix follow the name of the key and a
+// colon; after encryptedPrefix the name of the provider and a colon.
 const (
 	encryptedPrefix = "k8s:enc:"
 	secretboxPrefix = encryptedPrefix + "secretbox:v1:"
 )
 
+// add records in s how one Secret is stored. value is the Secret's value in etcd.
 func (s *storedSecrets) add(value []byte) {
 	switch {
 	case bytes.HasPrefix(value, []byte(secretboxPrefix)):
@@ -159,9 +173,11 @@ func (s *storedSecrets) add(value []byte) {
 	}
 }
 
-// encrypt returns how Secrets must be stored, for the present keys and the content of etcd, and
-// whether they must be written again. It creates a key only if no Secret is encrypted: a new key
-// could not read encrypted ones.
+// encrypt decides how Secrets must be stored. e has the present keys, and stored is how the Secrets
+// in etcd are stored. rewrite is true if some Secrets are not encrypted, so that all must be
+// written again. encrypt calls create, which returns a new key, only if there is no key and no
+// Secret is encrypted. It is an error if etcd has Secrets that no key in e can read, or that
+// another provider encrypted. file is the path of the keys, for the error. encrypt writes nothing.
 func encrypt(e encryption, stored storedSecrets, file string, create func() secretKey) (want encryption, rewrite bool, err error) {
 	if stored.foreign != "" {
 		return e, false, fmt.Errorf("etcd holds Secrets that are encrypted by provider %q, which is not orrery server's: restore a backup of this hub's etcd", stored.foreign)
@@ -184,8 +200,10 @@ func encrypt(e encryption, stored storedSecrets, file string, create func() secr
 	return want, stored.plain, nil
 }
 
-// prepareEncryption prepares the file with the keys. It is called when etcd is ready, before the
-// API server starts. rewrite is true if some Secrets are not encrypted.
+// prepareEncryption writes the file with the keys that encrypt Secrets, before the API server
+// starts. It requires that etcd is ready. It creates the first key if no Secret is encrypted yet.
+// rewrite is true if some Secrets are not encrypted, so that the caller must call encryptSecrets
+// when the API server is ready. It is an error if no key can read some Secret in etcd.
 func (h *Hub) prepareEncryption(ctx context.Context, log logr.Logger) (rewrite bool, err error) {
 	stored, err := h.dir.readStoredSecrets(ctx)
 	if err != nil {
@@ -211,8 +229,8 @@ func (h *Hub) prepareEncryption(ctx context.Context, log logr.Logger) (rewrite b
 	return rewrite, h.dir.writeEncryption(e)
 }
 
-// encryptSecrets writes every Secret again, so that all are encrypted, then disables reading of
-// others.
+// encryptSecrets writes every Secret again, so that all are encrypted. Then it changes the file
+// with the keys, so that the API server no longer accepts Secrets that are not encrypted.
 func (h *Hub) encryptSecrets(ctx context.Context, log logr.Logger) error {
 	client, err := kubernetes.NewForConfig(h.Config())
 	if err != nil {
@@ -235,8 +253,8 @@ func (h *Hub) encryptSecrets(ctx context.Context, log logr.Logger) error {
 	return h.dir.writeEncryption(e)
 }
 
-// readStoredSecrets reads from etcd directly: the API server cannot read Secrets without the
-// key.
+// readStoredSecrets returns how the Secrets in etcd are stored. It waits until etcd answers or ctx
+// ends. It reads from etcd directly, because without the key the API server cannot read Secrets.
 func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 	const (
 		first, last = "/registry/secrets/", "/registry/secrets0"
@@ -249,7 +267,7 @@ func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 		return stored, err
 	}
 	defer dir.Close() //nolint:errcheck // nothing was written
-	// The path of a socket has at most 107 bytes, so it is named by the open directory.
+	// The path of a Unix socket has at most 107 bytes, so it is given relative to the open directory.
 	socket := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), etcdSocket)
 	conn, err := grpc.NewClient("passthrough:///etcd",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -276,8 +294,9 @@ func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 	}
 }
 
-// lockEncryption prevents that a starting server and a command for the rotation write the keys
-// concurrently. It is held for a short time.
+// lockEncryption locks the file with the keys that encrypt Secrets, so that a starting server and
+// orrery's command to replace the key do not write it concurrently. It does not wait: if another
+// process holds the lock, it returns an error. The caller must call unlock soon.
 func (d dataDir) lockEncryption() (unlock func(), err error) {
 	f, err := disk.TryLock(filepath.Join(string(d), ".encryption.lock"))
 	if errors.Is(err, disk.ErrLocked) {
@@ -289,7 +308,7 @@ func (d dataDir) lockEncryption() (unlock func(), err error) {
 	return func() { disk.Unlock(f) }, nil
 }
 
-// named returns the names of keys for messages.
+// named returns the names of the keys, separated by commas, for messages.
 func named(keys []secretKey) string {
 	names := make([]string, len(keys))
 	for i, k := range keys {

@@ -64,7 +64,8 @@ func TestEncrypt(t *testing.T) {
 	}
 }
 
-// TestRotationSteps holds that at no step something is written that the keys before or after cannot read.
+// TestRotationSteps: everything that is written during a step can be read with the keys of the
+// steps before and after.
 func TestRotationSteps(t *testing.T) {
 	old, fresh := secretKey{name: "20260101"}, secretKey{name: "20260202"}
 	create := func() secretKey { return fresh }
@@ -83,23 +84,23 @@ func TestRotationSteps(t *testing.T) {
 		e = next.want
 	}
 	want := []step{
-		{[]secretKey{old, fresh}, false}, // read with the new
-		{[]secretKey{fresh, old}, false}, // write with it
-		{[]secretKey{fresh}, true},       // all is written
+		{[]secretKey{old, fresh}, false}, // the new key is used for reading
+		{[]secretKey{fresh, old}, false}, // and for writing
+		{[]secretKey{fresh}, true},       // all Secrets are written with it
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(step{}, secretKey{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestSecretsAreEncrypted takes one hub from a version that did not encrypt to a rotated key.
+// TestSecretsAreEncrypted takes one hub from a version without encryption to a rotated key.
 func TestSecretsAreEncrypted(t *testing.T) {
-	t.Parallel() // it waits for long
+	t.Parallel() // the test waits for long
 	dir := filepath.Join(t.TempDir(), "hub")
 	d := dataDir(dir)
 	const value = "correct horse battery staple"
 
-	// As an older server left it: with Secrets, and no key.
+	// As an older server left it: with Secrets, but without a key.
 	_, stop := run(t, embedded(dir))
 	stop()
 	if info, err := os.Stat(d.encryption()); err != nil || info.Mode().Perm() != 0o600 {
@@ -190,7 +191,7 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	})
 }
 
-func TestRotateKeyNeedsAHubOfItsOwn(t *testing.T) {
+func TestRotateKeyRequiresAHubOfItsOwn(t *testing.T) {
 	dir := t.TempDir()
 	err := RotateKey(t.Context(), dir, func(string) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "--data-dir") {
@@ -243,7 +244,8 @@ func mustKeys(t *testing.T, text []byte) encryption {
 	return keysNow(t, d)
 }
 
-// refused starts a hub that must not start, and makes no key.
+// refused starts a hub that must refuse to start with an error that has all texts, and must not
+// write a key.
 func refused(t *testing.T, dir string, says ...string) error {
 	t.Helper()
 	before, _ := os.ReadFile(dataDir(dir).encryption())
@@ -262,7 +264,7 @@ func refused(t *testing.T, dir string, says ...string) error {
 	return err
 }
 
-// unencrypted runs the hub's processes as a server did that knew no encryption.
+// unencrypted runs the hub's processes without encryption, as an older server did.
 func unencrypted(t *testing.T, dir string, do func(kubernetes.Interface)) {
 	t.Helper()
 	o, err := complete(embedded(dir))
@@ -319,12 +321,12 @@ func restore(t *testing.T, d dataDir, from string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(d.version(), []byte("2\n")); err != nil { // it is no stranger's directory
+	if err := writeFile(d.version(), []byte("2\n")); err != nil { // marks a hub directory
 		t.Fatal(err)
 	}
 }
 
-// contains says whether a file in a directory has the text.
+// contains reports whether a file in a directory has the text.
 func contains(t *testing.T, dir, text string) bool {
 	t.Helper()
 	found := false

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// reading is a transport that reads the whole body of a request at a moment of the test's choice.
+// reading is a transport that calls before and then reads the whole body of a request.
 type reading struct{ before func() }
 
 // RoundTrip implements http.RoundTripper.

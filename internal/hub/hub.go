@@ -26,13 +26,15 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// startTimeout limits the start of a hub. It is long, because a big etcd may have to be read
-// from a slow disk.
+// startTimeout limits the start of a hub, without the wait for the Lease. It is long, because a
+// big etcd may have to be read from a slow disk.
 const startTimeout = 3 * time.Minute
 
+// userAgent is the User-Agent header of this server's requests to the hub's API server.
 const userAgent = "orrery"
 
-// Hub is a running hub.
+// Hub is a running hub, which is the API server with Orrery's kinds. Start returns it. Several
+// goroutines may use its exported methods.
 type Hub struct {
 	options Options
 	dir     dataDir
@@ -51,13 +53,19 @@ type Hub struct {
 	err     error // why it stopped; valid once stopped is closed
 }
 
-// Serving is the address and the certificate of a listener. CertFile and KeyFile are one file.
-// It is replaced before the certificate expires, so the listener must read it again when it
-// changes. CAFile has the authority of the certificate.
+// Serving is the address, HOST:PORT, and the certificate of a listener. CertFile and KeyFile are
+// paths of the same file. The file is replaced before the certificate expires, so the listener must
+// read it again when it changes. CAFile is the path of the certificate's authority.
 type Serving struct{ Address, CertFile, KeyFile, CAFile string }
 
-// Start starts the hub, or connects to the API server in the options. It returns when the API
-// server answers and Orrery's kinds are installed. The hub runs until ctx ends.
+// Start starts the hub: etcd, the API server and kube-controller-manager. With o.Kubeconfig it
+// instead connects to an existing API server. It then first waits, without a time limit, until no
+// other server holds the Lease. Start returns when the API server answers and Orrery's kinds are
+// installed.
+//
+// The hub runs until ctx ends or a part of it fails; see Stopped and Wait. Start locks the data
+// directory, so that a second Start with the same directory is an error. After an error everything
+// has stopped.
 func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	o, err := complete(o)
 	if err != nil {
@@ -89,6 +97,8 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	return h, nil
 }
 
+// start does the work of Start, and sets the fields of h. ctx ends when the hub stops. start adds
+// functions that run until then to background.
 func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
 	o, d := &h.options, h.dir
 	chosen, err := choosePorts(o, d)
@@ -120,7 +130,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 		if err := checkSchema(starting, h.config); err != nil {
 			return err
 		}
-		// There is no time limit: another server may work on this hub.
+		// The wait for the Lease has no time limit, since another server may work on this hub.
 		h.times.ended("connectSeconds", time.Now())
 		if err := h.takeLease(ctx, background, log); err != nil {
 			return err
@@ -154,7 +164,9 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	return nil
 }
 
-// startProcesses returns when all processes are ready.
+// startProcesses starts etcd, the API server and kube-controller-manager in background. It returns
+// when they are ready and every Secret is encrypted. It sets h.config. The processes run until ctx
+// ends; the end of starting only ends the wait.
 func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup.Group, log logr.Logger) error {
 	o, d := h.options, h.dir
 	err := errors.Join(
@@ -180,7 +192,7 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 			trouble.note(e)
 			h.times.note(e)
 		},
-		Gate: func(_ context.Context, name string) (err error) {
+		OnFirstReady: func(_ context.Context, name string) (err error) {
 			if name == etcdProcess {
 				rewrite, err = h.prepareEncryption(starting, log)
 			}
@@ -213,7 +225,8 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 	}
 }
 
-// access returns the configuration of this server for the embedded API server.
+// access returns the configuration with which this server connects to the API server that it has
+// started.
 func (h *Hub) access() *rest.Config {
 	return &rest.Config{
 		Host: h.options.serverURL(),
@@ -224,12 +237,14 @@ func (h *Hub) access() *rest.Config {
 	}
 }
 
-// trouble records the last problem of a process.
+// trouble records the last problem of the hub's processes, for the error if they do not become
+// ready in time.
 type trouble struct {
 	mu   sync.Mutex
 	text string
 }
 
+// note records an event of a process if the process ended or is slow. It ignores other events.
 func (t *trouble) note(e process.Event) {
 	if e.Type == process.EventSlow || e.Type == process.EventExited {
 		t.mu.Lock()
@@ -238,17 +253,22 @@ func (t *trouble) note(e process.Event) {
 	}
 }
 
+// last returns the last problem, with a semicolon before it, as the end of an error message. It is
+// "" if there was none.
 func (t *trouble) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.text
 }
 
-// renewCertificates replaces certificates that expire soon, until ctx ends. All users of a
-// certificate read the file again, so that nothing must be restarted.
+// renewCertificates replaces certificates that expire soon, until ctx ends, and then writes the
+// kubeconfig again. Errors are logged. Certificates that could not be renewed, and a kubeconfig
+// that could not be written, are tried again after renewalInterval. All users of a certificate read
+// its file again, so that nothing must be restarted.
 func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 	tick := time.NewTicker(h.options.renewalInterval)
 	defer tick.Stop()
+	stale := false // the kubeconfig may have an earlier certificate
 	for {
 		select {
 		case <-ctx.Done():
@@ -259,23 +279,27 @@ func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 		if err != nil {
 			log.Error(err, "Certificates not renewed")
 		}
-		if len(names) == 0 {
+		if len(names) > 0 {
+			log.Info("Renewed certificates", "names", names)
+			stale = true
+		}
+		if !stale {
 			continue
 		}
-		log.Info("Renewed certificates", "names", names)
 		h.kubeconfigMu.Lock()
 		err = h.writeKubeconfig()
 		h.kubeconfigMu.Unlock()
-		if err != nil {
-			log.Error(err, "Kubeconfig keeps the old certificate")
+		if stale = err != nil; stale {
+			log.Error(err, "Kubeconfig keeps the old certificate until it can be written, which is tried again", "after", h.options.renewalInterval)
 		}
 	}
 }
 
-// Config returns the configuration for the hub with the rights of an administrator and without
-// client-side rate limit. It has no timeout, because that would also end watches. While the API
-// server does not answer, requests wait until their context ends. If several servers may share
-// the hub, requests that may write fail when this one does not hold the Lease.
+// Config returns a new client configuration for the hub's API server, with the rights of an
+// administrator and without client-side rate limit. It has no timeout, because that would also end
+// watches. While the API server does not answer, requests wait until their context ends. If several
+// servers may share the hub (Kubeconfig), requests that may write fail while this server does not
+// hold the Lease.
 func (h *Hub) Config() *rest.Config {
 	c := rest.CopyConfig(h.config)
 	c.QPS = -1
@@ -287,41 +311,45 @@ func (h *Hub) Config() *rest.Config {
 	return c
 }
 
-// Fence wraps a transport to a member. If several servers may share the hub, requests that may
-// write fail when this one does not hold the Lease.
+// Fence wraps a transport to a member. If several servers may share the hub (Kubeconfig), requests
+// that may write fail while this server does not hold the Lease. For a hub that this server has
+// started, Fence returns rt itself.
 func (h *Hub) Fence(rt http.RoundTripper) http.RoundTripper { return h.fence.wrap(rt) }
 
 // ID returns the ID of the hub: the UID of its namespace kube-system.
 func (h *Hub) ID() string { return h.id }
 
-// DataDir returns the directory of everything that the hub stores.
+// DataDir returns the directory of everything that the hub stores, as an absolute path.
 func (h *Hub) DataDir() string { return string(h.dir) }
 
-// KubeconfigPath returns the path of the file that WriteKubeconfig writes.
+// KubeconfigPath returns the path of the kubeconfig for the user, which WriteKubeconfig writes.
 func (h *Hub) KubeconfigPath() string { return h.dir.kubeconfig() }
 
-// FleetServing returns the address and the certificate of the aggregated fleet API.
+// FleetServing returns the address and the certificate with which the aggregated fleet API must be
+// served.
 func (h *Hub) FleetServing() Serving {
 	return h.serving(h.options.fleetAddress(), h.options.FleetPort, fleetCert)
 }
 
-// PublicServing returns the address and the certificate of the public listener. The listener may
-// have its own certificate instead.
+// PublicServing returns the address and the certificate of the public listener, for agents and
+// browsers. The options of the listener may name another certificate, which is then used instead.
 func (h *Hub) PublicServing() Serving {
 	return h.serving(h.options.PublicAddress, h.options.PublicPort, publicCert)
 }
 
+// serving returns the Serving for an address and a port, with the certificate named leaf.
 func (h *Hub) serving(address string, port int, leaf string) Serving {
 	return Serving{
 		Address: net.JoinHostPort(address, strconv.Itoa(port)), CertFile: h.dir.leaf(leaf), KeyFile: h.dir.leaf(leaf), CAFile: h.dir.authority(serverCA),
 	}
 }
 
-// Stopped returns a channel that is closed when all of the hub has stopped, after ctx of Start
-// has ended or after an error.
+// Stopped returns a channel that is closed when all parts of the hub have stopped, after the end of
+// Start's ctx or after an error. Wait then returns the error.
 func (h *Hub) Stopped() <-chan struct{} { return h.stopped }
 
-// Wait waits until all of the hub has stopped, and returns the error that stopped it.
+// Wait waits until all parts of the hub have stopped, and returns the error that stopped it. It is
+// nil if Start's ctx has ended and everything could be stopped.
 func (h *Hub) Wait() error {
 	<-h.stopped
 	return h.err

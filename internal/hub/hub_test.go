@@ -36,13 +36,13 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
-// clock is moved by the test while the hub reads it.
+// clock is a clock that the test sets while the hub reads it.
 type clock struct{ ahead atomic.Int64 }
 
 func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *clock) set(ahead time.Duration) { c.ahead.Store(int64(ahead)) }
 
-// run starts a hub that the returned function stops.
+// run starts a hub. The returned function stops it.
 func run(t *testing.T, o Options) (*Hub, func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -70,7 +70,7 @@ func embedded(dir string) Options {
 	return Options{DataDir: dir, KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}
 }
 
-// eventually waits until check returns nil.
+// eventually waits until check returns nil, and fails the test after three minutes.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(3 * time.Minute)
@@ -95,11 +95,12 @@ func client(t *testing.T, config *rest.Config) kubernetes.Interface {
 	return c
 }
 
-// TestEmbedded takes one hub through its life: each start takes seconds.
+// TestEmbedded takes one hub through all stages of its life, because each start takes seconds.
 func TestEmbedded(t *testing.T) {
-	t.Parallel() // it waits for long
+	t.Parallel() // the test waits for long
 	dir := filepath.Join(t.TempDir(), "hub")
-	// Three months of life are left in certificates made nine months ago: time to renew.
+	// Certificates from nine months ago are valid for three more months. They are due for
+	// renewal.
 	var c clock
 	c.set(-9 * 30 * 24 * time.Hour)
 	o := embedded(dir)
@@ -278,7 +279,7 @@ func checkInstalled(t *testing.T, config *rest.Config) {
 			t.Error(err)
 		}
 	}
-	// At once, without waiting: Start has waited for discovery.
+	// There is no need to wait here, since Start has waited for discovery.
 	list, err := client(t, config).Discovery().ServerResourcesForGroupVersion("cluster.orrery.dev/v1alpha1")
 	if err != nil || len(list.APIResources) == 0 {
 		t.Errorf("discover clusters: %v %v", list, err)
@@ -294,9 +295,9 @@ var (
 	protections = schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"}
 )
 
-// installedVersions are the resource versions of everything that the hub installs. An
-// APIService's is left out, for its availability is written by the API server; its
-// generation is not.
+// installedVersions returns the resource versions of all objects that the hub installs. For an
+// APIService it returns the time of the hub's write and the spec, since the API server writes
+// the availability into the object.
 func installedVersions(t *testing.T, config *rest.Config) map[string]string {
 	t.Helper()
 	d, err := dynamic.NewForConfig(config)
@@ -326,14 +327,15 @@ func installedVersions(t *testing.T, config *rest.Config) map[string]string {
 			}
 		}
 	}
-	const least = 8 + 1 + 2 + 1 + 2 + 1 // kinds, APIService, namespaces, Service, roles, deletion protection
+	// Kinds, APIService, namespaces, Service, roles, deletion protection.
+	const least = 8 + 1 + 2 + 1 + 2 + 1
 	if len(versions) < least {
 		t.Fatalf("installed objects: %v", versions)
 	}
 	return versions
 }
 
-// checkFleet serves the fleet API as package fleet does, and asks for it through the hub.
+// checkFleet serves the fleet API as package fleetapi does, and requests it through the hub.
 func checkFleet(t *testing.T, h *Hub) {
 	t.Helper()
 	hub := client(t, h.Config())
@@ -441,7 +443,7 @@ func checkRenewal(t *testing.T, h *Hub, c *clock) {
 	})
 }
 
-// checkKill kills a process and waits until a new one has done the old one's job.
+// checkKill kills a process and waits until a new one does its work.
 func checkKill(t *testing.T, h *Hub, name string) {
 	t.Helper()
 	hub := client(t, h.Config())
@@ -466,7 +468,7 @@ func checkKill(t *testing.T, h *Hub, name string) {
 	eventually(t, "an object can be created", func() error {
 		_, err := configMaps.Create(t.Context(), orphan, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // an attempt was not answered
+			return nil // an earlier attempt was not answered
 		}
 		return err
 	})
@@ -491,7 +493,7 @@ func pid(t *testing.T, dir, name string) int {
 	}
 	var p int
 	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&p); err != nil {
-		return 0 // being written
+		return 0 // the file is being written
 	}
 	return p
 }

@@ -27,37 +27,44 @@ import (
 	"orrery.dev/orrery/internal/manifest"
 )
 
-// fieldManager is the field manager of everything that the hub installs.
+// fieldManager is the field manager of the server-side applies with which the hub installs objects.
 const fieldManager = "orrery-hub"
 
-// The Service through which an API server reaches the fleet API.
+// The Service on the hub through which an API server reaches the aggregated fleet API.
 const (
 	systemNamespace = "orrery-system"
 	fleetService    = "orrery-fleet"
-	// fleetServerName is the name that the API server expects in the certificate of the fleet
+	// fleetServerName is the host name that the API server expects in the certificate of the fleet
 	// API.
 	fleetServerName = fleetService + "." + systemNamespace + ".svc"
 )
 
+// installManifest has the objects that are installed besides the kinds: namespaces, roles and
+// bindings.
+//
 //go:embed install.yaml
 var installManifest []byte
 
-// installedAtOnce is the number of concurrent requests of an installation.
+// installedAtOnce is the number of concurrent requests while the hub installs its objects.
 const installedAtOnce = 5
 
-// installer brings an API server to the state that this version of Orrery requires.
+// installer creates and updates the objects in an API server that this version of Orrery requires.
 //
-// It applies everything at every start, which repairs changes by users and upgrades older
+// It applies all of them at every start, which repairs changes by users and upgrades older
 // versions. The API server writes nothing if an apply changes nothing.
 type installer struct{ client manifest.Client }
 
+// newInstaller returns an installer for the API server that config describes.
 func newInstaller(config *rest.Config) (*installer, error) {
 	client, err := manifest.NewClient(config, manifest.Options{FieldManager: fieldManager})
 	return &installer{client: client}, err
 }
 
-// install returns the ID of the API server when Orrery's kinds are served there. It registers
-// the fleet API, which is available once it is served.
+// install installs Orrery's kinds, roles and the registration of the aggregated fleet API. It
+// returns when the API server serves the kinds. id is the ID of the hub: the UID of the namespace
+// kube-system. ca in d is the authority that the API server needs for the fleet API. Errors that a
+// restarting API server can cause are retried every second until ctx ends; others are returned. If
+// the API server has a newer schema of a kind, install returns an error and changes nothing.
 func install(ctx context.Context, config *rest.Config, o Options, d dataDir, log logr.Logger) (id string, err error) {
 	i, err := newInstaller(config)
 	if err != nil {
@@ -82,13 +89,16 @@ func install(ctx context.Context, config *rest.Config, o Options, d dataDir, log
 	return id, err
 }
 
-// passing reports whether a restarting or busy API server can cause err, so that a retry may
-// succeed.
+// passing reports whether err is temporary: a restarting or busy API server can cause it, so that a
+// retry may succeed. It is false for nil.
 func passing(err error) bool {
 	return err != nil && (utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err))
 }
 
+// install makes one attempt to install everything, and returns the ID of the hub. ca is the
+// authority of the fleet API's certificate. If the API server has a newer schema of a kind,
+// install returns an error before it writes anything.
 func (i *installer) install(ctx context.Context, o Options, ca []byte) (id string, err error) {
 	definitions, err := definitions()
 	if err != nil {
@@ -101,9 +111,9 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	if err := i.checkSchema(ctx, definitions); err != nil {
 		return "", err
 	}
-	// The definitions are applied concurrently, because the API server takes some time to
-	// establish each. The other objects keep their order: some are in a namespace, or refer to
-	// an earlier object.
+	// The kinds are applied concurrently, because the API server takes some time to serve each. The
+	// other objects keep their order: some are in a namespace of the manifest, or refer to an earlier
+	// object.
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(installedAtOnce)
 	g.Go(func() error {
@@ -123,7 +133,8 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	return i.id(ctx)
 }
 
-// checkSchema returns an error if the API server has Orrery's kinds with a newer schema.
+// checkSchema returns an error if the API server has one of Orrery's kinds with a newer schema than
+// this program. It writes nothing. It is called before the wait for the Lease.
 func checkSchema(ctx context.Context, config *rest.Config) error {
 	i, err := newInstaller(config)
 	if err != nil {
@@ -136,6 +147,8 @@ func checkSchema(ctx context.Context, config *rest.Config) error {
 	return i.checkSchema(ctx, definitions)
 }
 
+// checkSchema returns an error if the API server has one of the kinds in definitions with a newer
+// schema.
 func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured.Unstructured) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(installedAtOnce)
@@ -145,7 +158,9 @@ func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured
 	return g.Wait()
 }
 
-// checkVersion returns an error if a kind has a newer schema.
+// checkVersion returns an error if the CustomResourceDefinition with this name has a newer schema
+// version on the API server, or an invalid one. It is no error if the definition does not exist or
+// has no version.
 func (i *installer) checkVersion(ctx context.Context, name string) error {
 	o, err := i.client.Get(ctx, manifest.Definition(name))
 	if apierrors.IsNotFound(err) {
@@ -156,11 +171,11 @@ func (i *installer) checkVersion(ctx context.Context, name string) error {
 	}
 	text, marked := o.GetAnnotations()[crd.SchemaVersionAnnotation]
 	if !marked {
-		return nil // from before the introduction of versions
+		return nil // it is from before there were versions
 	}
 	version, err := strconv.Atoi(text)
 	if err != nil {
-		return fmt.Errorf("CustomResourceDefinition %s: annotation %s is %q, which is no version: set it to that of the server that last ran on this hub",
+		return fmt.Errorf("CustomResourceDefinition %s: annotation %s is %q, which is no number: set it to the schema version of the server that last ran on this hub",
 			name, crd.SchemaVersionAnnotation, text)
 	}
 	if version > crd.SchemaVersion {
@@ -170,8 +185,8 @@ func (i *installer) checkVersion(ctx context.Context, name string) error {
 	return nil
 }
 
-// id returns the UID of the namespace kube-system. A new API server creates it shortly after it
-// is ready.
+// id returns the ID of the hub: the UID of the namespace kube-system. A new API server creates the
+// namespace shortly after it is ready, so id waits for it until ctx ends.
 func (i *installer) id(ctx context.Context) (string, error) {
 	var id string
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -193,6 +208,7 @@ func (i *installer) id(ctx context.Context) (string, error) {
 	return id, nil
 }
 
+// apply creates or updates one object by server-side apply, with force, and returns it as stored.
 func (i *installer) apply(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	applied, _, err := i.client.Apply(ctx, manifest.Guessed(o), o, true, false)
 	if err != nil {
@@ -201,7 +217,8 @@ func (i *installer) apply(ctx context.Context, o *unstructured.Unstructured) (*u
 	return applied, nil
 }
 
-// define installs one kind and waits until it is served.
+// define installs one kind (a CustomResourceDefinition) and waits until the API server serves it,
+// or ctx ends.
 func (i *installer) define(ctx context.Context, o *unstructured.Unstructured) error {
 	applied, err := i.apply(ctx, o)
 	if err != nil {
@@ -210,8 +227,8 @@ func (i *installer) define(ctx context.Context, o *unstructured.Unstructured) er
 	return i.client.AwaitServed(ctx, applied, func(error) bool { return false })
 }
 
-// fleetObjects returns the objects that register the aggregated API. With an ExternalName, the
-// API server connects to a host outside of any cluster network.
+// fleetObjects returns the Service and the APIService that register the aggregated fleet API. The
+// Service has an ExternalName, because the fleet API runs on a host outside of any cluster network.
 func fleetObjects(o Options, serverCA []byte) []*unstructured.Unstructured {
 	gv := fleetv1alpha1.GroupVersion
 	return []*unstructured.Unstructured{
@@ -235,7 +252,8 @@ func fleetObjects(o Options, serverCA []byte) []*unstructured.Unstructured {
 	}
 }
 
-// definitions returns Orrery's kinds, each with an annotation for the version of its schema.
+// definitions returns the CustomResourceDefinitions of Orrery's kinds. Each has an annotation for
+// the version of its schema.
 func definitions() ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	err := fs.WalkDir(crd.Files, ".", func(path string, e fs.DirEntry, err error) error {

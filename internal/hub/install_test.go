@@ -26,7 +26,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestDeletionProtection: what has the label is not deleted on the hub, by whichever request.
+// TestDeletionProtection: an object with the label cannot be deleted on the hub, by any
+// request.
 func TestDeletionProtection(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "external")
 	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
@@ -55,7 +56,7 @@ func TestDeletionProtection(t *testing.T) {
 		}
 		return nil
 	}
-	// The API server takes a moment to follow a new policy.
+	// The API server takes a moment to apply a new policy.
 	eventually(t, "the policy is in force", func() error {
 		return refused(configMaps.Delete(t.Context(), "protected", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
 	})
@@ -79,12 +80,13 @@ func TestDeletionProtection(t *testing.T) {
 	}
 }
 
-// warnings are those of the answers to a client.
+// warnings collects the warnings in the answers to a client.
 type warnings []string
 
 func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
 
-// TestSelectorsOfNoNamespace: a policy in a namespace that selects a kind which is in none is taken with a warning.
+// TestSelectorsOfNoNamespace: a policy in a namespace that selects a cluster-scoped kind is
+// accepted with a warning.
 func TestSelectorsOfNoNamespace(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "external")
 	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
@@ -115,7 +117,7 @@ func TestSelectorsOfNoNamespace(t *testing.T) {
 		return said
 	}
 	core, rbac := schema.GroupVersion{Version: "v1"}, schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
-	// The API server takes a moment to follow a new policy.
+	// The API server takes a moment to apply a new policy.
 	eventually(t, "the policy is in force", func() error {
 		if got := create(core.WithKind("ConfigMap"), core.WithKind("Namespace"), rbac.WithKind("ClusterRole")); len(got) != 1 ||
 			!strings.Contains(got[0], "resourceSelectors: Namespace, ClusterRole is in no namespace") || !strings.Contains(got[0], "use a ClusterPropagationPolicy") {
@@ -128,9 +130,9 @@ func TestSelectorsOfNoNamespace(t *testing.T) {
 	}
 }
 
-// TestNamesOfNoCluster: a policy that names a cluster which the hub does not have is taken with a
-// warning, once the hub has written down which it has. A user who may not list the clusters gets
-// none, since it would tell which names there are.
+// TestNamesOfNoCluster: a policy that names an unknown cluster is accepted with a warning, once
+// the hub has published the names of its clusters. A user who may not list the clusters gets no
+// warning, since it would reveal which names exist.
 func TestNamesOfNoCluster(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "external")
 	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
@@ -175,7 +177,7 @@ func TestNamesOfNoCluster(t *testing.T) {
 		t.Errorf("while it is not known which clusters there are: %q", got)
 	}
 	write(`"oak,pine"`)
-	// The API server takes a moment to follow a new policy, and its parameter.
+	// The API server takes a moment to apply a new policy and its parameter.
 	eventually(t, "the policy is in force", func() error {
 		if got := create("PropagationPolicy", `{clusterAffinity: {clusterNames: [oak, elm]}}`); len(got) != 1 ||
 			!strings.Contains(got[0], "placement: the hub has no cluster elm; copies are placed there once it joins") {

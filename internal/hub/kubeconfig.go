@@ -17,20 +17,23 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Contexts of the kubeconfig, besides those of the members.
+// Contexts of the user's kubeconfig, besides those of the members.
 const (
 	hubContext   = "hub"
 	fleetContext = "fleet"
-	// qualifiedContext is the fleet for programs.
+	// qualifiedContext is the context of the fleet for programs. Its names of objects include the name
+	// of the cluster.
 	qualifiedContext = "fleet-qualified"
 )
 
+// controllerManagerKubeconfig returns the path of the kubeconfig for kube-controller-manager.
 func (d dataDir) controllerManagerKubeconfig() string {
 	return d.path(controllerManagerProcess + ".kubeconfig")
 }
 
-// writeControllerManagerKubeconfig writes a kubeconfig that refers to files, which the client
-// reads again when they change.
+// writeControllerManagerKubeconfig writes the kubeconfig with which kube-controller-manager reaches
+// the API server at the URL server. It refers to the certificate files, which the client reads
+// again when they change.
 func (d dataDir) writeControllerManagerKubeconfig(server string) error {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{hubContext: {Server: server, CertificateAuthority: d.authority(serverCA)}},
@@ -46,7 +49,9 @@ func (d dataDir) writeControllerManagerKubeconfig(server string) error {
 	return writeFile(d.controllerManagerKubeconfig(), text)
 }
 
-// access returns the cluster and the user for the kubeconfig of users.
+// access returns the cluster and the user for the user's kubeconfig, with the credentials in them.
+// With an existing API server they come from its kubeconfig; else the user has the administrator's
+// certificate.
 func access(o Options, d dataDir) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
 	if o.external() {
 		return externalAccess(o.Kubeconfig)
@@ -64,13 +69,15 @@ func access(o Options, d dataDir) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo
 		&clientcmdapi.AuthInfo{ClientCertificateData: admin.Cert, ClientKeyData: admin.Key}, nil
 }
 
+// externalAccess returns the cluster and the user of the current context in a kubeconfig file, for
+// another kubeconfig. Files that they name become content or absolute paths.
 func externalAccess(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
 	config, err := loadExternal(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	// Files in the kubeconfig become content or absolute paths, so that it works from any
-	// directory.
+	// Files that the kubeconfig names become content or absolute paths, so that the result works in
+	// another directory.
 	err = errors.Join(clientcmdapi.MinifyConfig(config), clientcmdapi.FlattenConfig(config))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", path, err)
@@ -81,6 +88,8 @@ func externalAccess(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo,
 	return cluster, user, nil
 }
 
+// loadExternal reads the kubeconfig of --kubeconfig, and makes the paths in it absolute. It is an
+// error if the file does not exist or its current context is not usable.
 func loadExternal(path string) (*clientcmdapi.Config, error) {
 	config, err := clientcmd.LoadFromFile(path)
 	if err == nil {
@@ -95,10 +104,11 @@ func loadExternal(path string) (*clientcmdapi.Config, error) {
 	return config, nil
 }
 
-// WriteKubeconfig writes the kubeconfig of the user. It has the contexts hub, fleet (all
-// clusters), fleet-qualified, and one for each member, through the proxy of the hub. A member
-// with the name of one of the first three has the context member/NAME. The settings of the user
-// are kept: the current context and the namespace of each context.
+// WriteKubeconfig writes the kubeconfig of the user. It has the contexts hub, fleet (all clusters),
+// fleet-qualified, and one for each member, through the proxy of the hub. members are the names of
+// all members. A member with the name of one of the first three contexts has the context
+// member/NAME. The current context and the namespace of each context are kept, as the user has set
+// them. Other changes by users are lost.
 func (h *Hub) WriteKubeconfig(members []string) error {
 	h.kubeconfigMu.Lock()
 	defer h.kubeconfigMu.Unlock()
@@ -106,6 +116,8 @@ func (h *Hub) WriteKubeconfig(members []string) error {
 	return h.writeKubeconfig()
 }
 
+// writeKubeconfig writes the kubeconfig of the user, with a context for each of h.members. The
+// caller holds kubeconfigMu.
 func (h *Hub) writeKubeconfig() error {
 	cluster, user, err := access(h.options, h.dir)
 	if err != nil {
@@ -122,6 +134,9 @@ func (h *Hub) writeKubeconfig() error {
 	return writeFile(h.dir.kubeconfig(), text)
 }
 
+// userKubeconfig returns the kubeconfig that WriteKubeconfig writes: contexts for the hub, the
+// fleet and the members, with the server of cluster and the credentials of user. The current
+// context and the namespaces come from old.
 func userKubeconfig(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, members []string, old *clientcmdapi.Config) *clientcmdapi.Config {
 	const userName = "hub-admin"
 	config := clientcmdapi.NewConfig()
@@ -148,6 +163,8 @@ func userKubeconfig(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, 
 	return config
 }
 
+// memberContext returns the name of a member's context in the kubeconfig of the user: the member's
+// name, or member/NAME if another context has that name.
 func memberContext(member string) string {
 	if member == hubContext || member == fleetContext || member == qualifiedContext {
 		return "member/" + member
@@ -155,8 +172,8 @@ func memberContext(member string) string {
 	return member
 }
 
-// readKubeconfig returns the kubeconfig at a path; an empty one if there is none or it is
-// invalid.
+// readKubeconfig returns the kubeconfig that an earlier run has written at path. It returns an
+// empty one if the file does not exist or is invalid. Only a file that cannot be read is an error.
 func readKubeconfig(path string) (*clientcmdapi.Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -170,8 +187,8 @@ func readKubeconfig(path string) (*clientcmdapi.Config, error) {
 	return config, nil
 }
 
-// knownMembers returns the members in the kubeconfig of the last run. They keep their contexts
-// until the fleet is known again.
+// knownMembers returns the names of the members in config, the kubeconfig of an earlier run,
+// sorted. At a start, they keep their contexts until the hub has read its Clusters.
 func knownMembers(config *clientcmdapi.Config) []string {
 	var members []string
 	for _, c := range config.Clusters {

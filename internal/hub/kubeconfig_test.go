@@ -1,9 +1,16 @@
 package hub
 
 import (
+	"bytes"
+	"context"
+	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -64,7 +71,8 @@ func TestUserKubeconfig(t *testing.T) {
 					spaces = map[string]string{name: context.Namespace}
 				}
 			}
-			// The base has a trailing slash, which the hub's own context loses too.
+			// The server URL of the base has a trailing slash, which the hub's own context
+			// loses too.
 			if diff := cmp.Diff(c.servers, servers); diff != "" {
 				t.Errorf("servers: %s", diff)
 			}
@@ -83,4 +91,46 @@ func TestKnownMembers(t *testing.T) {
 	if diff := cmp.Diff([]string{"elm", "hub", "oak"}, knownMembers(config)); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// TestKubeconfigGetsTheRenewedCertificate: a kubeconfig that could not be written after a renewal
+// is written later, although nothing is renewed then.
+func TestKubeconfigGetsTheRenewedCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress, renewalInterval: time.Hour}
+		h := &Hub{options: o, dir: dataDir(t.TempDir())}
+		h.keys = keyring{dir: h.dir, leaves: leaves(o), now: time.Now}
+		if err := os.MkdirAll(h.dir.pki(""), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.keys.ensure(); err != nil {
+			t.Fatal(err)
+		}
+		h.keys.now = later(300 * 24 * time.Hour)
+		// A directory prevents that a file is written there.
+		if err := os.Mkdir(h.dir.kubeconfig(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go h.renewCertificates(ctx, logr.Discard())
+		time.Sleep(o.renewalInterval)
+		synctest.Wait()
+		if err := os.Remove(h.dir.kubeconfig()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(o.renewalInterval)
+		synctest.Wait()
+		config, err := clientcmd.LoadFromFile(h.dir.kubeconfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		admin, err := os.ReadFile(h.dir.leaf(adminCert))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.AuthInfos["hub-admin"].ClientCertificateData; len(got) == 0 || !bytes.HasPrefix(admin, got) {
+			t.Error("the kubeconfig has not the renewed certificate of the administrator")
+		}
+	})
 }

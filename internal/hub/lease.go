@@ -27,16 +27,16 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// leaseName is the Lease of the one server that works on an existing API server. An embedded hub
-// needs no Lease: the lock of its data directory excludes a second server, and no renewals need
-// be written.
+// leaseName is the Lease that the one server holds that works on an existing API server. A hub that
+// starts its own API server needs no Lease, because the lock of its data directory excludes a
+// second server.
 const leaseName = "orrery-server"
 
 // LeaseTimes are the times of the Lease that excludes a second server of an existing API server.
-// The zero value is DefaultLeaseTimes.
+// The zero value means DefaultLeaseTimes. If any field is set, all must be.
 type LeaseTimes struct {
-	// Duration is how long a Lease is valid that its server does not renew. Another server takes
-	// the Lease at most two retry periods and their jitter later.
+	// Duration is how long a Lease is valid after its last renewal. After that, another server takes
+	// the Lease within two retry periods and their jitter.
 	Duration time.Duration
 	// RenewDeadline is how long the holder tries to renew the Lease before it logs that it
 	// cannot.
@@ -45,17 +45,20 @@ type LeaseTimes struct {
 	RetryPeriod time.Duration
 }
 
-// DefaultLeaseTimes are the defaults of the flags.
+// DefaultLeaseTimes are the defaults of the flags --lease-duration, --lease-renew-deadline and
+// --lease-retry-period.
 var DefaultLeaseTimes = LeaseTimes{Duration: 12 * time.Second, RenewDeadline: 8 * time.Second, RetryPeriod: 2 * time.Second} //nolint:gochecknoglobals // a constant
 
-// Limits of validate.
+// Limits of the values that validate accepts.
 const (
 	minLeaseDuration = 2 * time.Second
 	maxLeaseDuration = 10 * time.Minute
-	minRenewDeadline = time.Second // a request to renew the Lease has half of it
+	minRenewDeadline = time.Second // a request to renew the Lease may take half of the deadline
 	minRetryPeriod   = 200 * time.Millisecond
 )
 
+// addFlags adds the flags --lease-duration, --lease-renew-deadline and --lease-retry-period, and
+// sets l to their defaults.
 func (l *LeaseTimes) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&l.Duration, "lease-duration", DefaultLeaseTimes.Duration,
 		"with --kubeconfig, how long the Lease of a server that does not renew it stays its own, in whole seconds; shorter: another server takes over sooner, for more writes to the API server")
@@ -65,6 +68,7 @@ func (l *LeaseTimes) addFlags(fs *pflag.FlagSet) {
 		"with --kubeconfig, time between two tries to renew or to take the Lease; each is a request to the API server")
 }
 
+// config returns the configuration of client-go's leader election with these times.
 func (l *LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelection.LeaderCallbacks) leaderelection.LeaderElectionConfig {
 	return leaderelection.LeaderElectionConfig{
 		Lock: lock, Callbacks: callbacks, ReleaseOnCancel: true, Name: leaseName,
@@ -72,12 +76,16 @@ func (l *LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelectio
 	}
 }
 
+// orDefault returns l, or DefaultLeaseTimes if no field of l is set.
 func (l *LeaseTimes) orDefault() LeaseTimes { return cmp.Or(*l, DefaultLeaseTimes) }
 
-// validate returns all errors in the values of the flags. external is true if there is a Lease.
-// With all accepted values, a server stops writing before another takes its Lease: the fence
-// counts from the time when a renewal was sent, and other servers count the seconds of the Lease
-// from the time when they have seen the renewal.
+// validate returns an error with every flag whose value is out of range, or nil. external is true
+// if the server uses an existing API server. Without it there is no Lease, and every value other
+// than the default is an error.
+//
+// With all accepted values, a server stops writing before another takes its Lease: the fence counts
+// from the time when a renewal was sent, and other servers count the seconds of the Lease from the
+// time when they have seen the renewal.
 func (l *LeaseTimes) validate(external bool) error {
 	set := l.orDefault()
 	var errs []error
@@ -100,7 +108,7 @@ func (l *LeaseTimes) validate(external bool) error {
 		errs = append(errs, fmt.Errorf("--lease-retry-period %s: is less than %s; each try is a request, and the holder's is a write, to the API server; set it to %s or more",
 			set.RetryPeriod, minRetryPeriod, minRetryPeriod))
 	}
-	// client-go requires a deadline longer than a period with its jitter.
+	// client-go requires that the deadline is longer than a retry period with its jitter.
 	if set.RenewDeadline < minRenewDeadline {
 		errs = append(errs, fmt.Errorf("--lease-renew-deadline %s: is less than %s; a request to renew the Lease has half of that time, and would often end before the API server answers; set it to %s or more",
 			set.RenewDeadline, minRenewDeadline, minRenewDeadline))
@@ -126,23 +134,29 @@ func (l *LeaseTimes) validate(external bool) error {
 }
 
 var (
+	// Errors of the Lease. errLeaseLost stops the hub. errLeaseNotHeld is the error of a request that
+	// may write. errLeaseNotClean prevents the release of the Lease while writers run.
 	errLeaseLost     = fmt.Errorf("lost Lease %s/%s: another server works on this hub now; start this one again, and it waits for its turn", clusterv1alpha1.SecretNamespace, leaseName)
 	errLeaseNotHeld  = fmt.Errorf("not sent: this server does not hold Lease %s/%s any more, so another may write", clusterv1alpha1.SecretNamespace, leaseName)
 	errLeaseNotClean = errors.New("the Lease runs out by itself: writes of this server may still be on their way")
 )
 
-// fence allows writes only while this server holds the Lease. A nil fence allows all writes.
+// fence allows writes only while this server holds the Lease. A new fence allows no writes. A nil
+// *fence, for a hub without a Lease, allows all. Several goroutines may use it.
 type fence struct {
 	// now is a clock that cannot be set and that continues while the machine sleeps.
 	now   func() time.Duration
 	lasts time.Duration // how long a renewed Lease is valid
 
 	mu    sync.Mutex
-	until time.Duration
+	until time.Duration // end of the allowed writes, by now; 0: none are allowed
 }
 
+// newFence returns a fence that allows writes for the duration lasts after each renewal of the
+// Lease was sent.
 func newFence(lasts time.Duration) *fence { return &fence{now: sinceBoot, lasts: lasts} }
 
+// sinceBoot returns the time since the start of the machine, including the time that it slept.
 func sinceBoot() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -151,19 +165,23 @@ func sinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// renewed records that the Lease was renewed by a request that was sent at that time: other
-// servers count from a later time.
+// renewed records that the Lease was renewed by a request that was sent at the time sent of the
+// clock f.now. Writes are then allowed for f.lasts after sent. Other servers count from a later
+// time.
 func (f *fence) renewed(sent time.Duration) { f.set(sent + f.lasts) }
 
-// close stops all writes.
+// close stops all writes of this server, until the next call of renewed.
 func (f *fence) close() { f.set(0) }
 
+// set allows writes until the given time of the clock f.now.
 func (f *fence) set(until time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.until = until
 }
 
+// check returns errLeaseNotHeld if this server may not write now, because the Lease is not held or
+// was not renewed in time. Otherwise it returns nil.
 func (f *fence) check() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,8 +191,9 @@ func (f *fence) check() error {
 	return nil
 }
 
-// wrap is a transport.WrapperFunc. It must be next to the connection: a request that waits in a
-// later wrapper would be sent after the check.
+// wrap returns a transport that checks the fence before requests that may write. It is a
+// transport.WrapperFunc. It returns next if f is nil. It must be the wrapper next to the
+// connection: a request that waits in a wrapper below would be sent after the check.
 func (f *fence) wrap(next http.RoundTripper) http.RoundTripper {
 	if f == nil {
 		return next
@@ -182,7 +201,8 @@ func (f *fence) wrap(next http.RoundTripper) http.RoundTripper {
 	return &fenced{fence: f, next: next}
 }
 
-// fenced sends requests that may write only while the fence allows them.
+// fenced sends requests only while the fence allows writes. GET, HEAD and OPTIONS are always sent.
+// For other requests the error is errLeaseNotHeld if the fence does not allow writes.
 type fenced struct {
 	fence *fence
 	next  http.RoundTripper
@@ -191,7 +211,8 @@ type fenced struct {
 // WrappedRoundTripper lets client-go find the transport.
 func (f *fenced) WrappedRoundTripper() http.RoundTripper { return f.next }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It checks the fence before a request that may write is
+// sent, and again while its body is read.
 func (f *fenced) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch req.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -204,8 +225,8 @@ func (f *fenced) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		// A body is read when there is a connection, which may take long to establish. An API
-		// server does not execute a request without its complete body.
+		// A transport reads the body when there is a connection, which may take long to establish. So the
+		// body is checked again. An API server does not execute a request without its complete body.
 		body, again := req.Body, req.GetBody
 		req = req.Clone(req.Context())
 		req.Body = &fencedBody{ReadCloser: body, fence: f.fence}
@@ -219,6 +240,8 @@ func (f *fenced) RoundTrip(req *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(req)
 }
 
+// fencedBody is the body of a request that may write. Reading fails with errLeaseNotHeld when the
+// fence allows no writes.
 type fencedBody struct {
 	io.ReadCloser
 
@@ -233,17 +256,20 @@ func (b *fencedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// fencedLock is the Lease. It opens and closes the fence.
+// fencedLock is the Lease as client-go's leader election uses it. It opens the fence after each
+// renewal, and closes the fence when another server has taken the Lease or this server releases it.
+// The Lease is not released while clean returns false.
 type fencedLock struct {
 	resourcelock.Interface
 
 	fence *fence
-	taken func() // called when another server has taken the Lease of this one
-	clean func() bool
-	held  bool // no lock is needed: the elector calls one method at a time
+	taken func()      // called when another server has taken the Lease of this one
+	clean func() bool // reports whether all writers of this server have stopped
+	held  bool        // no lock is needed: the elector calls one method at a time
 }
 
-// Get implements resourcelock.Interface.
+// Get implements resourcelock.Interface. If another server has taken the Lease of this server, it
+// closes the fence and calls l.taken.
 func (l *fencedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.Interface.Get(ctx)
 	if err == nil && l.held && record.HolderIdentity != l.Identity() {
@@ -253,16 +279,20 @@ func (l *fencedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	return record, raw, err
 }
 
-// Create implements resourcelock.Interface.
+// Create implements resourcelock.Interface. It opens the fence when the Lease is created; see
+// write.
 func (l *fencedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(record, func() error { return l.Interface.Create(ctx, record) })
 }
 
-// Update implements resourcelock.Interface.
+// Update implements resourcelock.Interface. It opens the fence when the Lease is renewed, and
+// closes the fence before the Lease is released; see write.
 func (l *fencedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(record, func() error { return l.Interface.Update(ctx, record) })
 }
 
+// write stores the record of the Lease with the function write, and opens the fence. If the record
+// releases the Lease, it first closes the fence, and returns errLeaseNotClean while writers run.
 func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func() error) error {
 	if record.HolderIdentity != l.Identity() { // the Lease is being released
 		if !l.clean() {
@@ -280,11 +310,14 @@ func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func(
 	return nil
 }
 
-// takeLease returns when only this server may write. It keeps the Lease until ctx ends, and then
-// releases it; all writers must have stopped by then. If another server takes the Lease earlier,
-// the hub ends with an error. While the Lease cannot be renewed, nothing is written. If no other
-// server has taken it, the hub continues afterwards: no server can take the Lease from an API
-// server that is unreachable.
+// takeLease waits until this server holds the Lease of an existing API server, so that no other
+// server writes. It is an error if ctx ends first. It creates the namespace of the Lease, and sets
+// h.fence.
+//
+// A function in background renews the Lease until ctx ends, and then releases it; all writers must
+// have stopped by then. If another server takes the Lease earlier, the hub stops with errLeaseLost.
+// While the Lease cannot be renewed, nothing is written. The hub continues when it can be renewed
+// again, because no server can take the Lease from an API server that is unreachable.
 func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
 	times := h.options.Lease
 	config := rest.CopyConfig(h.config)

@@ -21,7 +21,7 @@ func TestLeaseFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags    string
 		embedded bool
-		wants    []string // of the refusal; none: the flags are accepted
+		wants    []string // texts in the error; none: the flags are accepted
 	}{
 		"Defaults":         {},
 		"DefaultsEmbedded": {embedded: true},
@@ -68,8 +68,8 @@ func TestLeaseFlags(t *testing.T) {
 	}
 }
 
-// TestLeaseTimes draws times: client-go accepts those that are accepted, and they close the fence
-// of a server before the Lease ends that another server reads.
+// TestLeaseTimes draws random times. If they are valid, client-go accepts them, and they close
+// the fence of a server before the Lease ends for another server.
 func TestLeaseTimes(t *testing.T) {
 	random := testenv.Rand(t)
 	accepted := 0
@@ -78,7 +78,7 @@ func TestLeaseTimes(t *testing.T) {
 		if l.validate(true) != nil {
 			continue
 		}
-		l = l.orDefault() // as the server does; none at all are the defaults
+		l = l.orDefault() // as the server does; zero times become the defaults
 		accepted++
 		ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), logr.Discard()))
 		lock := &recordedLock{created: cancel}
@@ -89,7 +89,7 @@ func TestLeaseTimes(t *testing.T) {
 			t.Fatalf("client-go refuses %+v: %v", l, err)
 		}
 		elector.Run(ctx)
-		// Another server sees the renewal when it was sent, at the earliest.
+		// Another server sees the renewal at the earliest when it was sent.
 		const sent = time.Minute
 		f := newFence(l.Duration)
 		f.now = func() time.Duration { return sent + time.Duration(lock.seconds)*time.Second }
@@ -107,12 +107,12 @@ func TestLeaseTimes(t *testing.T) {
 	}
 }
 
-// recordedLock is a Lease that does not exist until it is created.
+// recordedLock is a Lease that does not exist until it is created. It records its duration.
 type recordedLock struct {
 	resourcelock.Interface
 
 	created func()
-	seconds int // what it says that it lasts
+	seconds int // duration that the Lease states
 }
 
 // Get implements resourcelock.Interface.
@@ -136,7 +136,7 @@ func (l *recordedLock) Identity() string { return "this" }
 // Describe implements resourcelock.Interface.
 func (l *recordedLock) Describe() string { return leaseName }
 
-// draw returns a time of up to so many seconds, in quarters of one.
+// draw returns a random time of up to most seconds, in quarters of a second.
 func draw(random *rand.Rand, most int64) time.Duration {
 	return time.Duration(random.Int64N(4*most+1)) * time.Second / 4
 }

@@ -14,17 +14,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Options of the hub. The zero value is an embedded hub on free ports of the loopback interface.
+// Options of the hub. The zero value is a hub that starts its own API server, on free ports of the
+// loopback interface.
 type Options struct {
 	// DataDir has everything that the hub stores. Unset, it is DefaultDataDir.
 	DataDir string
-	// Kubeconfig makes the hub use the API server of its current context, and start none.
+	// Kubeconfig is the path of a kubeconfig. The hub then uses the API server of its current context,
+	// and starts none.
 	Kubeconfig string
-	// KubeBinary is the multicall binary of the Kubernetes components. Unset, it is
-	// orrery-kube beside the running executable, else in PATH.
+	// KubeBinary is the binary that contains etcd, kube-apiserver and kube-controller-manager. Unset,
+	// it is orrery-kube beside the running executable, else in PATH.
 	KubeBinary string
-	// BindAddress is the IP address that the API server listens on; with Kubeconfig, the
-	// one that the fleet API listens on. Unset, it is 127.0.0.1.
+	// BindAddress is the IP address on which the API server listens. With Kubeconfig, the fleet API
+	// listens on it. Unset, it is 127.0.0.1.
 	BindAddress string
 	// SecurePort is the port of the API server. With 0, a free port is chosen at the first start
 	// and kept.
@@ -44,9 +46,9 @@ type Options struct {
 	// PublicHost is a host, besides the address, for which the hub's certificate of the public
 	// listener is valid. It may be unset.
 	PublicHost string
-	// AdmissionWebhooks makes the embedded API server call the webhooks of
-	// ValidatingWebhookConfigurations and MutatingWebhookConfigurations. Unset, it calls none:
-	// those on the hub are templates, and their servers run in the members.
+	// AdmissionWebhooks makes the hub's own API server call the webhooks of
+	// ValidatingWebhookConfigurations and MutatingWebhookConfigurations. Unset, it calls none: these
+	// objects are templates on the hub, and their servers run in the members.
 	AdmissionWebhooks bool
 	// Lease has the times of the Lease that excludes a second server with the same Kubeconfig.
 	// An embedded hub has no Lease.
@@ -66,11 +68,11 @@ const (
 	loopbackName    = "localhost"
 )
 
-// DefaultSecurePort is the default of --secure-port.
+// DefaultSecurePort is the default of --secure-port, the port of the hub's own API server.
 const DefaultSecurePort = 6443
 
-// DefaultDataDir returns the directory orrery in the data directory of the user, as XDG defines
-// it; "" if the user has no home directory.
+// DefaultDataDir returns the default of --data-dir: the directory orrery in $XDG_DATA_HOME, or in
+// ~/.local/share. It is "" if the user has no home directory.
 func DefaultDataDir() string {
 	base := os.Getenv("XDG_DATA_HOME")
 	if base == "" {
@@ -83,7 +85,8 @@ func DefaultDataDir() string {
 	return filepath.Join(base, "orrery")
 }
 
-// AddFlags adds the flags of the hub.
+// AddFlags adds the flags of the hub, and sets the options that have flags to their defaults.
+// The options of the public listener have no flags here.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.DataDir, "data-dir", DefaultDataDir(), "directory of everything that the hub stores")
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of an existing API server to use instead of starting one")
@@ -97,7 +100,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", false, "do not wait for the disk when storing: faster, but a crash of the machine loses data")
 }
 
-// complete sets defaults for unset options, and returns all errors in the others.
+// complete returns o with defaults for unset options and an absolute DataDir. The error has all
+// mistakes in the options, joined. Without a Kubeconfig it also looks up the binary of the
+// Kubernetes components; it is an error if that does not exist.
 func complete(o Options) (Options, error) {
 	var errs []error
 	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir())
@@ -131,7 +136,7 @@ func complete(o Options) (Options, error) {
 	o.Lease = o.Lease.orDefault()
 	if o.external() {
 		o.FleetAdvertiseHost = cmp.Or(o.FleetAdvertiseHost, loopbackName)
-		// It becomes the externalName of a Service.
+		// FleetAdvertiseHost becomes the externalName of a Service, which must be a DNS name.
 		for _, msg := range validation.IsDNS1123Subdomain(o.FleetAdvertiseHost) {
 			errs = append(errs, fmt.Errorf("--fleet-advertise-host %q: %s", o.FleetAdvertiseHost, msg))
 		}
@@ -155,10 +160,13 @@ func complete(o Options) (Options, error) {
 	return o, errors.Join(errs...)
 }
 
+// external reports whether the hub uses an existing API server (Kubeconfig) and starts none.
 func (o *Options) external() bool { return o.Kubeconfig != "" }
 
+// kubeBinaryName is the name of the binary that contains the Kubernetes components.
 const kubeBinaryName = "orrery-kube"
 
+// findKubeBinary does the work of FindKubeBinary, for this package.
 func findKubeBinary(given string) (string, error) {
 	if given != "" {
 		path, err := exec.LookPath(given)

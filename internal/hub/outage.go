@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	// probeInterval is the time between two checks of an API server that does not answer.
+	// probeInterval is the time between two checks of the hub's API server while it does not answer.
 	probeInterval = 100 * time.Millisecond
-	// probeTimeout limits one check.
+	// probeTimeout limits one check of the hub's API server.
 	probeTimeout = time.Second
-	// sendAttempts is how often a request is sent if it fails because of an outage each time.
+	// sendAttempts is how often a request is sent in all, if it fails each time because the API server
+	// does not answer.
 	sendAttempts = 5
 	// fillPause is the time between two attempts to watch a type whose watch cache the API
 	// server is filling, and fillAttempts limits their number. The API server begins to fill the
@@ -32,13 +33,14 @@ const (
 	fillAttempts = 20
 )
 
+// errHubStopped is the error of requests that wait for the API server when the hub stops.
 var errHubStopped = errors.New("the hub has stopped")
 
-// outage delays requests while the hub's API server does not answer, and releases them when it
-// is ready. If clients got errors instead, they would back off, informers up to half a minute,
-// and continue to wait long after the API server is back.
+// outage delays requests while the hub's API server does not answer, and releases them when it is
+// ready. If clients got errors instead, they would back off, informers up to half a minute, and
+// continue to wait long after the API server is back. Several goroutines may use it.
 type outage struct {
-	ctx    context.Context //nolint:containedctx // the hub's lifetime: who waits is let go when it ends
+	ctx    context.Context //nolint:containedctx // the hub's lifetime
 	config *rest.Config
 	log    logr.Logger
 
@@ -46,10 +48,14 @@ type outage struct {
 	over chan struct{} // closed when the API server answers again; nil if it answers now
 }
 
-// wrap is a transport.WrapperFunc.
+// wrap returns a transport that waits during an outage of the API server and repeats requests. It
+// is a transport.WrapperFunc.
 func (o *outage) wrap(rt http.RoundTripper) http.RoundTripper { return &patient{outage: o, next: rt} }
 
-// patient sends requests when the API server answers.
+// patient is the transport for requests to the hub's API server. It sends a request when the API
+// server answers. It sends a request that fails because of an outage again, up to sendAttempts
+// times in all. It does that only if the request just reads or was never sent, and if its body can
+// be read again. It also repeats a watch while the API server fills the watch cache of the type.
 type patient struct {
 	outage *outage
 	next   http.RoundTripper
@@ -58,7 +64,8 @@ type patient struct {
 // WrappedRoundTripper lets client-go find the transport.
 func (p *patient) WrappedRoundTripper() http.RoundTripper { return p.next }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It waits while the API server does not answer, and sends
+// the request again after an outage if that is safe; see patient.
 func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	for attempt, fills := 1, 0; ; {
 		if err := p.outage.wait(req.Context()); err != nil {
@@ -91,7 +98,7 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 			next.Body = body
 		}
 		if resp != nil {
-			// so that the connection can be reused
+			// The rest of the body is read so that the connection can be reused.
 			_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16))
 			_ = resp.Body.Close()
 		}
@@ -99,7 +106,8 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// wait waits until the API server is not known to be unreachable.
+// wait returns at once if no outage is known. Otherwise it blocks until the API server answers. It
+// returns an error if ctx ends or the hub stops first.
 func (o *outage) wait(ctx context.Context) error {
 	o.mu.Lock()
 	over := o.over
@@ -117,24 +125,24 @@ func (o *outage) wait(ctx context.Context) error {
 	}
 }
 
-// isFilling reports whether the response to a watch is that the watch cache of the type is not
-// filled yet. The response can still be read.
+// isFilling reports whether resp is the answer to a watch whose watch cache the API server has not
+// filled yet (status 429). It reads the start of the body and puts it back, so that the caller can
+// still read the whole body.
 func isFilling(req *http.Request, resp *http.Response) bool {
 	if resp.StatusCode != http.StatusTooManyRequests || req.URL.Query().Get("watch") == "" {
 		return false
 	}
-	// after an error, the part that was read is not this response
+	// After a read error, said is incomplete, and does not have the text.
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<12))
 	resp.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(said), resp.Body), resp.Body}
-	// K8s.io/apiserver/pkg/storage/cacher: ready.checkAndReadGeneration.
+	// The text is that of ready.checkAndReadGeneration in k8s.io/apiserver/pkg/storage/cacher.
 	return bytes.Contains(said, []byte("storage is (re)initializing"))
 }
 
-// pause returns true after the time has passed, and false if the request or the hub ended
-// before.
+// pause waits for d. It returns false if ctx or the hub ended before.
 func (o *outage) pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -148,8 +156,9 @@ func (o *outage) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// again reports whether a request failed because of an outage and can be sent again: it only
-// reads, or it was never sent.
+// again reports whether a request failed because of an outage and may be sent again: it only reads,
+// or it was never sent. resp and err are its result. After a failure, again checks the API server.
+// If the API server does not answer, it begins an outage, also if the result is false.
 func (o *outage) again(req *http.Request, resp *http.Response, err error) bool {
 	if req.Context().Err() != nil || o.ctx.Err() != nil {
 		return false
@@ -162,22 +171,25 @@ func (o *outage) again(req *http.Request, resp *http.Response, err error) bool {
 		// The connection broke, or only this request failed.
 		return err != nil && reads
 	}
-	o.begin() //nolint:contextcheck // the same
+	o.begin() //nolint:contextcheck // the outage outlives the request
 	return reads || err != nil && isUnsent(err)
 }
 
-// isUnsent reports whether an error means that a connection could not be established.
+// isUnsent reports whether err means that no connection could be opened, so that the request was
+// not sent.
 func isUnsent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
 
+// isUntrusted reports whether err means that the certificate of the server was not accepted.
 func isUntrusted(err error) bool {
 	_, ok := errors.AsType[*tls.CertificateVerificationError](err)
 	return ok
 }
 
-// begin starts the checks of the API server, which run until it answers.
+// begin begins an outage: wait then blocks until the API server answers. A goroutine checks the API
+// server until it answers or the hub stops. During an outage, begin does nothing.
 func (o *outage) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -206,9 +218,10 @@ func (o *outage) begin() {
 	}()
 }
 
-// ready checks the API server on a new connection, since open connections may hang. It also
-// returns true for a response that is neither yes nor no, for example that the credentials are
-// refused: requests must get this error.
+// ready requests /readyz of the API server on a new connection, since open connections may hang,
+// for at most probeTimeout. It returns false if there is no answer, or a status of 500 or more. It
+// returns true for other answers, for example that the credentials are refused, and if the
+// certificate is not trusted. A request must get these errors instead of waiting.
 func (o *outage) ready() bool {
 	ctx, cancel := context.WithTimeout(o.ctx, probeTimeout)
 	defer cancel()

@@ -28,7 +28,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// failures counts the requests that did not get an answer.
+// failures counts the requests without an answer.
 type failures struct {
 	next  http.RoundTripper
 	count *atomic.Int32
@@ -42,24 +42,27 @@ func (f failures) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// TestWorkGoesOnAfterOutages kills the API server so often that client-go would wait for a minute before it lists again, and
-// wants what is written then to be seen as soon as it can be.
+// TestWorkGoesOnAfterOutages kills the API server so often that client-go would wait for a
+// minute before it lists again. A write after each kill must be seen as soon as possible.
 func TestWorkGoesOnAfterOutages(t *testing.T) {
 	kills := testenv.Count(t, "KILLS", 2, 5)
-	// Under Soak only. A loaded machine needs a few seconds; client-go's delay is 12 s and more at the last kill.
+	// Checked under Soak only. A loaded machine needs a few seconds. The delay of client-go is
+	// at least 12 s at the last kill.
 	const soon = 8 * time.Second
 	server := testenv.StartServer(t)
 	direct := kubernetes.NewForConfigOrDie(server.Config())
 	var failed atomic.Int32
 	cfg := server.Config()
-	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return failures{rt, &failed} }) // nearer to the server than what follows
-	gate := &outage{ctx: t.Context(), config: server.Config(), log: logr.Discard()}
-	cfg.Wrap(gate.wrap)
+	// This wrapper is closer to the server than the next one.
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return failures{rt, &failed} })
+	barrier := &outage{ctx: t.Context(), config: server.Config(), log: logr.Discard()}
+	cfg.Wrap(barrier.wrap)
 	patientClient := kubernetes.NewForConfigOrDie(cfg)
 
 	maps := patientClient.CoreV1().ConfigMaps("default")
-	// How often the reflector began anew, before which it waits each time: it lists in a watch, or asks for more than the
-	// plain list that the informer makes within the watch.
+	// begun counts how often the reflector starts again, always after a delay. It then watches
+	// with initial events, or its list has options. The informer's list within a watch has
+	// none.
 	var begun atomic.Int32
 	informer := NewInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -94,14 +97,15 @@ func TestWorkGoesOnAfterOutages(t *testing.T) {
 		t.Fatalf("the reflector began %d times before the first kill: the test does not see how it begins", n)
 	}
 	for i := range kills {
-		// Others write meanwhile, so that the version from which the watch would go on is forgotten.
+		// Other clients write meanwhile, so that the API server forgets the version from which
+		// the watch would continue.
 		if _, err := direct.CoreV1().Secrets("default").Create(t.Context(),
 			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{GenerateName: "other-"}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		before := failed.Load()
 		server.Signal(t, syscall.SIGKILL)
-		// A write that is made while nobody listens waits, too.
+		// A write during the outage waits, too.
 		name := fmt.Sprintf("map-%d", i)
 		written := make(chan error, 1)
 		go func() {
@@ -110,7 +114,8 @@ func TestWorkGoesOnAfterOutages(t *testing.T) {
 				return err
 			}
 			err := create()
-			// One that began on a connection of before, whose end was not seen yet, fails: whether it was done is not known.
+			// A write on an old connection, whose end was not noticed yet, fails. Whether it
+			// was applied is unknown.
 			if errors.Is(err, syscall.EPIPE) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) {
 				err = create()
 			}
@@ -130,12 +135,12 @@ func TestWorkGoesOnAfterOutages(t *testing.T) {
 			}
 		}
 		if n := begun.Load(); n != 1 {
-			t.Errorf("kill %d made the reflector begin anew, after a wait: it has begun %d times", i+1, n)
+			t.Errorf("kill %d made the reflector begin again, after a wait: it has begun %d times", i+1, n)
 		}
 		if took := time.Since(answered); testenv.Soak() && took > soon {
 			t.Errorf("after kill %d what was written was seen after %s", i+1, took)
 		}
-		// Who waits does not knock: one failure for each of those who were on their way.
+		// Waiting requests are not sent. Only requests that were under way fail, once each.
 		if n := failed.Load() - before; n > 4 {
 			t.Errorf("kill %d made %d requests fail, want those under way alone", i+1, n)
 		}
@@ -145,9 +150,9 @@ func TestWorkGoesOnAfterOutages(t *testing.T) {
 func TestOutageEndsWithItsContext(t *testing.T) {
 	server := testenv.StartServer(t)
 	hub, stop := context.WithCancel(t.Context())
-	gate := &outage{ctx: hub, config: server.Config(), log: logr.Discard()}
+	barrier := &outage{ctx: hub, config: server.Config(), log: logr.Discard()}
 	cfg := server.Config()
-	cfg.Wrap(gate.wrap)
+	cfg.Wrap(barrier.wrap)
 	client := kubernetes.NewForConfigOrDie(cfg)
 	server.Signal(t, syscall.SIGKILL)
 
@@ -162,7 +167,7 @@ func TestOutageEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// answers is an API server that answers one request after the other with these.
+// answers is an API server that answers successive requests with texts.
 type answers struct {
 	texts []string // empty: 200
 	asked int
@@ -182,8 +187,9 @@ func (a *answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// TestWatchesOfATypeThatIsBeingLoaded wants a watch to begin as soon as the API server has filled the watch cache of its type, although
-// the API server asks for a second of patience, and every other refusal to reach the client.
+// TestWatchesOfATypeThatIsBeingLoaded: a watch begins as soon as the API server has filled the
+// watch cache of its type, although the API server asks to wait for a second. Every other
+// refusal reaches the client.
 func TestWatchesOfATypeThatIsBeingLoaded(t *testing.T) {
 	const filling, busy = `{"kind":"Status","message":"storage is (re)initializing","code":429}`, "Too many requests, please try again later."
 	for name, tc := range map[string]struct {
@@ -203,13 +209,13 @@ func TestWatchesOfATypeThatIsBeingLoaded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := &answers{texts: tc.answers}
-				gate := &outage{ctx: t.Context(), log: logr.Discard()}
+				barrier := &outage{ctx: t.Context(), log: logr.Discard()}
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://hub/apis/policy.orrery.dev/v1alpha1/overridepolicies"+tc.query, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				start := time.Now()
-				resp, err := gate.wrap(server).RoundTrip(req)
+				resp, err := barrier.wrap(server).RoundTrip(req)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -226,7 +232,7 @@ func TestWatchesOfATypeThatIsBeingLoaded(t *testing.T) {
 	}
 }
 
-// scripted is an API server that forgets versions.
+// scripted is an API server with a list, and one function for each watch. It forgets versions.
 type scripted struct {
 	list    corev1.ConfigMapList
 	watches []func() (watch.Interface, error)
@@ -246,7 +252,8 @@ func configMap(name, version string) corev1.ConfigMap {
 	return corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}}
 }
 
-// passedOn is an object that its receiver owns: read by another afterwards, it would be a data race.
+// passedOn is an object that belongs to its receiver. A later read by another goroutine would
+// be a data race.
 type passedOn struct {
 	corev1.ConfigMap
 
@@ -264,8 +271,8 @@ func (p *passedOn) read() {
 	}
 }
 
-// TestEventsAreTheReceiversOwn wants nobody to read an object once its event was received: transforms change it at once, and a map
-// that is read meanwhile ends the process.
+// TestEventsAreTheReceiversOwn: an object is not read any more after its event was received.
+// Transforms change it at once, and a concurrent read of a map would end the process.
 func TestEventsAreTheReceiversOwn(t *testing.T) {
 	const events = 200
 	source := watch.NewFakeWithChanSize(events, false)
@@ -295,7 +302,8 @@ func TestEventsAreTheReceiversOwn(t *testing.T) {
 	}
 }
 
-// TestForgottenVersion wants a list within the watch, and of it what has changed.
+// TestForgottenVersion: if the API server has forgotten the version, the watch lists and sends
+// only the changes.
 func TestForgottenVersion(t *testing.T) {
 	expired := apierrors.NewResourceExpired("too old resource version")
 	status := expired.Status()

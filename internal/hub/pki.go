@@ -13,15 +13,15 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Authorities. They are separate because each certifies another role: a certificate of the
-// server CA must not identify a user.
+// Names of the hub's certificate authorities. They are separate because each certifies another
+// role: a certificate of the server authority must not identify a user.
 const (
 	serverCA     = "server-ca"
 	clientCA     = "client-ca"
 	frontProxyCA = "front-proxy-ca"
 )
 
-// Leaf certificates.
+// Names of the hub's certificates, which the authorities sign.
 const (
 	apiserverCert         = "apiserver"
 	fleetCert             = "fleet"
@@ -32,15 +32,17 @@ const (
 	controllerManagerCert = "kube-controller-manager"
 )
 
-// administrators is the group that RBAC always allows everything.
+// administrators is the group in the client certificates of the hub. The API server allows its
+// members everything.
 const administrators = "system:masters"
 
-// publicServerName is in the certificate of the public listener, for every address. A load
-// balancer that re-encrypts TLS verifies this name. Some cannot verify IP addresses, such as
-// nginx 1.22.
+// publicServerName is a name in the certificate of the public listener, at every address. A load
+// balancer that opens a new TLS connection to the listener can verify this name. Some load
+// balancers cannot verify IP addresses, such as nginx 1.22.
 const publicServerName = "orrery-public"
 
-// leaves returns the certificates that the hub needs.
+// leaves returns the certificates that the hub needs. With an existing API server these are only
+// those of the fleet API and of the public listener.
 func leaves(o Options) []pki.Leaf {
 	fleet := pki.Leaf{
 		Name: fleetCert, Authority: serverCA, CommonName: fleetServerName, Server: true,
@@ -79,7 +81,9 @@ func leaves(o Options) []pki.Leaf {
 	}
 }
 
-// serverIPs returns the addresses by which clients reach a server that is bound to address.
+// serverIPs returns the IP addresses for the certificate of a server that listens on address. For
+// an unspecified address, such as 0.0.0.0, they include those of all interfaces, unless these
+// cannot be read.
 func serverIPs(address string) []string {
 	ips := []string{loopbackAddress, net.IPv6loopback.String(), serviceIP, address}
 	if !net.ParseIP(address).IsUnspecified() {
@@ -97,23 +101,33 @@ func serverIPs(address string) []string {
 	return ips
 }
 
-// keyring keeps the hub's authorities, keys and certificates in files.
+// keyring creates and renews the hub's certificate authorities, certificates and keys, which are
+// files in the data directory. Its methods must not be called concurrently.
 //
-// A certificate and its key are in one file: one rename replaces both, so that a reader always
-// gets a matching pair.
+// A certificate and its key are in one file: one rename replaces both, so that a reader always gets
+// a matching pair.
 type keyring struct {
 	dir    dataDir
 	leaves []pki.Leaf
 	now    func() time.Time
 }
 
-func (d dataDir) authority(name string) string    { return d.pki(name + ".crt") }
-func (d dataDir) authorityKey(name string) string { return d.pki(name + ".key") }
-func (d dataDir) leaf(name string) string         { return d.pki(name + ".pem") }
-func (d dataDir) serviceAccountKey() string       { return d.pki("service-account.key") }
+// authority returns the path of the certificate of the authority with this name.
+func (d dataDir) authority(name string) string { return d.pki(name + ".crt") }
 
-// ensure creates missing certificates, and replaces those that do not fit or have less than a
-// third of their lifetime left. It returns the names of the certificates that it wrote.
+// authorityKey returns the path of the key of the authority with this name.
+func (d dataDir) authorityKey(name string) string { return d.pki(name + ".key") }
+
+// leaf returns the path of the file with the certificate of this name and its key.
+func (d dataDir) leaf(name string) string { return d.pki(name + ".pem") }
+
+// serviceAccountKey returns the path of the key that signs tokens of ServiceAccounts.
+func (d dataDir) serviceAccountKey() string { return d.pki("service-account.key") }
+
+// ensure creates missing authorities and certificates of the hub. It replaces certificates that are
+// invalid, do not match the options or have less than a third of their lifetime left. It returns
+// the names of the certificates that it wrote, also after an error. An authority is never replaced:
+// an invalid or expired one is an error.
 func (k *keyring) ensure() ([]string, error) {
 	authorities := map[string]pki.KeyPair{}
 	var written []string
@@ -141,6 +155,8 @@ func (k *keyring) ensure() ([]string, error) {
 	return written, nil
 }
 
+// ensureAuthority returns the authority with this name and its key. It creates them if the
+// certificate does not exist. An invalid or expired authority is an error.
 func (k *keyring) ensureAuthority(name string) (pki.KeyPair, error) {
 	certFile, keyFile := k.dir.authority(name), k.dir.authorityKey(name)
 	cert, err := os.ReadFile(certFile)
@@ -159,20 +175,23 @@ func (k *keyring) ensureAuthority(name string) (pki.KeyPair, error) {
 	return ca, nil
 }
 
+// makeAuthority creates a certificate authority with this name and writes the files of its
+// certificate and key.
 func (k *keyring) makeAuthority(name string) (pki.KeyPair, error) {
 	ca, err := pki.NewAuthority(name, k.now())
 	if err != nil {
 		return pki.KeyPair{}, err
 	}
-	// The key is first: if there is a certificate, there is also its key.
+	// The key is written first: if there is a certificate, there is also its key.
 	if err := writeFile(k.dir.authorityKey(name), ca.Key); err != nil {
 		return pki.KeyPair{}, err
 	}
 	return ca, writeFile(k.dir.authority(name), ca.Cert)
 }
 
-// fits reports whether the file has the certificate l, with at least a third of its lifetime
-// left.
+// fits reports whether the file of the certificate l is valid: it is as l describes, signed by the
+// authority, and at least a third of its lifetime is left. It is false for a missing or invalid
+// file.
 func (k *keyring) fits(l pki.Leaf, authority pki.KeyPair) bool {
 	text, err := os.ReadFile(k.dir.leaf(l.Name))
 	if err != nil {
@@ -187,8 +206,9 @@ func (k *keyring) fits(l pki.Leaf, authority pki.KeyPair) bool {
 	return err == nil && !now.Before(cert.NotBefore) && cert.NotAfter.Sub(now) >= cert.NotAfter.Sub(cert.NotBefore)/3
 }
 
-// ensureServiceAccountKey creates the key that signs tokens of service accounts. It is never
-// replaced, because that would invalidate all tokens.
+// ensureServiceAccountKey creates the key that signs tokens of ServiceAccounts, if its file does
+// not exist. The key is never replaced, because that would invalidate all tokens. An existing file
+// is not checked.
 func (d dataDir) ensureServiceAccountKey() error {
 	if _, err := os.Stat(d.serviceAccountKey()); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -119,7 +119,8 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// TestPublicCertificate: the certificate of the public listener is for every host by which it is reached.
+// TestPublicCertificate: the certificate of the public listener is valid for every host name of
+// the listener.
 func TestPublicCertificate(t *testing.T) {
 	for name, c := range map[string]struct {
 		o     Options

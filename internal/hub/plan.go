@@ -22,17 +22,17 @@ const (
 // the hub's Services are templates.
 const serviceCIDR = "10.96.0.0/12"
 
-// serviceIP is the first address of serviceCIDR, which the Service kubernetes has.
+// serviceIP is the first address of serviceCIDR, which belongs to the Service kubernetes.
 const serviceIP = "10.96.0.1"
 
-// frugal makes a component collect garbage earlier, which halves the memory of a mostly idle API
-// server. There is no GOMEMLIMIT: the memory of a hub grows with its fleet, and at the limit it
-// would only collect garbage.
+// frugal returns the environment of a process that collects garbage earlier, which halves the
+// memory of a mostly idle API server. There is no GOMEMLIMIT: the memory of a hub grows with its
+// fleet, and at the limit it would only collect garbage.
 func frugal() map[string]string { return map[string]string{"GOGC": "50"} }
 
-// Plan returns the processes that Start runs with these options. It starts and writes nothing,
-// and the plan contains no secrets. A port that is not chosen yet may be another when the hub
-// starts.
+// Plan returns the processes that Start runs with these options, for a dry run; none with a
+// Kubeconfig. It starts and writes nothing. The plan contains no secrets. A port that was not
+// chosen at an earlier start may be another one when the hub starts.
 func Plan(o Options) (process.Plan, error) {
 	o, err := complete(o)
 	if err != nil {
@@ -49,7 +49,8 @@ func Plan(o Options) (process.Plan, error) {
 	return plan(o), chosen.release()
 }
 
-// plan requires complete options with ports.
+// plan returns the processes for options that are complete and have ports: complete and choosePorts
+// have set them.
 func plan(o Options) process.Plan {
 	p := process.Plan{Name: "hub"}
 	if o.external() {
@@ -60,11 +61,12 @@ func plan(o Options) process.Plan {
 	return p
 }
 
-// etcdSocket is the socket of etcd, in its directory.
+// etcdSocket is the name of the Unix socket on which etcd serves, in etcd's directory.
 const etcdSocket = "client.sock"
 
-// etcd serves on Unix sockets in a directory that only its user can enter. They are relative to
-// the working directory, because the path of a socket has at most 107 bytes.
+// etcd returns the process of etcd. It serves on Unix sockets in a directory that only its user can
+// access. The paths of the sockets are relative to the working directory, because the path of a
+// socket has at most 107 bytes.
 func etcd(o Options, d dataDir) process.Process {
 	const (
 		name   = "hub"
@@ -82,7 +84,7 @@ func etcd(o Options, d dataDir) process.Process {
 		"--initial-cluster=" + name + "=" + notDialed,
 		"--enable-grpc-gateway=false",
 		"--quota-backend-bytes=8589934592",
-		// Log entries are kept in memory until a snapshot. No etcd follower has to catch up.
+		// etcd keeps log entries in memory until a snapshot. No etcd follower has to catch up.
 		"--snapshot-count=2000",
 		"--log-level=warn",
 	}
@@ -96,17 +98,20 @@ func etcd(o Options, d dataDir) process.Process {
 	}
 }
 
-// disabledAdmission lists plugins for clusters that run pods: they would change or refuse
-// templates according to the state of the hub instead of that of the members.
+// disabledAdmission are the admission plugins that the hub's API server does not use. They are for
+// clusters that run pods: they would change or refuse templates according to the state of the hub
+// instead of that of the members.
 const disabledAdmission = "DefaultIngressClass,DefaultStorageClass,DefaultTolerationSeconds,LimitRanger," +
 	"NodeDeclaredFeatureValidator,PersistentVolumeClaimResize,PodGroupProtection," +
 	"PodGroupWorkloadExists,PodResizeValidator,PodSecurity,PodTopologyLabels,Priority," +
 	"ResourceQuota,RuntimeClass,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition"
 
-// webhookAdmission are the plugins that call webhooks. Their servers run in the members, so that
-// the hub would refuse every write that requires such a call.
+// webhookAdmission are the admission plugins that call webhooks, used only with
+// Options.AdmissionWebhooks. The servers of the webhooks run in the members, so the hub would
+// refuse every write that requires such a call.
 const webhookAdmission = "MutatingAdmissionWebhook,ValidatingAdmissionWebhook"
 
+// apiserver returns the process of kube-apiserver, which starts when etcd is ready.
 func apiserver(o Options, d dataDir) process.Process {
 	disabled := disabledAdmission
 	if !o.AdmissionWebhooks {
@@ -121,7 +126,7 @@ func apiserver(o Options, d dataDir) process.Process {
 		Command: []string{
 			o.KubeBinary, "kube-apiserver",
 			"--etcd-servers=unix://" + etcdSocket,
-			// The file is read again when it changes.
+			// The API server reads the file again when it changes.
 			"--encryption-provider-config=" + d.encryption(),
 			"--encryption-provider-config-automatic-reload=true",
 			"--etcd-count-metric-poll-period=0",
@@ -141,8 +146,8 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--service-account-key-file=" + d.serviceAccountKey(),
 			"--service-account-signing-key-file=" + d.serviceAccountKey(),
 			"--service-cluster-ip-range=" + serviceCIDR,
-			// The aggregated API: requests are forwarded with this certificate, with the user in
-			// headers. Routing to endpoints does not support an ExternalName.
+			// The API server forwards requests for the aggregated API with this certificate, with the user
+			// in headers. Routing to endpoints does not support an ExternalName.
 			"--enable-aggregator-routing=false",
 			"--proxy-client-cert-file=" + d.leaf(frontProxyCert),
 			"--proxy-client-key-file=" + d.leaf(frontProxyCert),
@@ -173,12 +178,14 @@ func apiserver(o Options, d dataDir) process.Process {
 	}
 }
 
-// controllers are the controllers of Kubernetes that a hub needs. Those that create pods,
-// endpoints or volumes from templates run in the members.
+// controllers are the controllers of kube-controller-manager that a hub runs. Those that create
+// pods, endpoints or volumes from templates run in the members instead.
 const controllers = "certificatesigningrequest-cleaner-controller,certificatesigningrequest-signing-controller," +
 	"clusterrole-aggregation-controller,garbage-collector-controller,namespace-controller," +
 	"serviceaccount-token-controller,ttl-after-finished-controller"
 
+// controllerManager returns the process of kube-controller-manager, which starts when the API
+// server is ready.
 func controllerManager(o Options, d dataDir) process.Process {
 	return process.Process{
 		Name: controllerManagerProcess, Env: frugal(), After: []string{apiserverProcess},
@@ -198,7 +205,7 @@ func controllerManager(o Options, d dataDir) process.Process {
 	}
 }
 
-// serverURL returns the URL of the embedded API server for clients on this machine.
+// serverURL returns the URL of the hub's own API server for clients on this machine.
 func (o *Options) serverURL() string {
 	host := o.BindAddress
 	if net.ParseIP(host).IsUnspecified() {

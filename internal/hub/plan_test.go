@@ -32,7 +32,7 @@ func TestPlan(t *testing.T) {
 		t.Errorf("a plan made the data directory: %v", err)
 	}
 
-	// With everything there, too, it names files and holds none of their content.
+	// With a complete data directory, the plan also names files only, without their content.
 	o, err := complete(embedded(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +164,8 @@ func TestPortsAreKept(t *testing.T) {
 	}
 }
 
-// TestPortsStayReserved: nobody gets a port that a hub has chosen, now or at an earlier start,
-// until the hub gives them back.
+// TestPortsStayReserved: a port that a hub has chosen, now or at an earlier start, stays
+// reserved until the hub releases it.
 func TestPortsStayReserved(t *testing.T) {
 	d := dataDir(t.TempDir())
 	o := Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress}

@@ -18,7 +18,9 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// ports are the ports that the hub chose because the options do not set them.
+// ports are the ports that the hub chose itself because the options do not set them; 0: not chosen.
+// They are stored in the data directory. reserved are those that no other process can get until
+// release.
 type ports struct {
 	Secure int `json:"secure,omitempty"`
 	Fleet  int `json:"fleet,omitempty"`
@@ -27,8 +29,9 @@ type ports struct {
 	reserved []*process.Port
 }
 
-// choosePorts replaces ports that are zero by those of an earlier start, or by free ones, which
-// are reserved until release.
+// choosePorts sets the ports in o that are zero. It uses the ports that an earlier start has
+// stored, which it does not reserve, or else free ports, which are reserved until release. It
+// writes nothing; keep stores the result. After an error no port is reserved.
 func choosePorts(o *Options, d dataDir) (ports, error) {
 	var kept ports
 	text, err := os.ReadFile(d.ports())
@@ -54,7 +57,8 @@ func choosePorts(o *Options, d dataDir) (ports, error) {
 	return kept, nil
 }
 
-// keep stores the chosen ports.
+// keep stores the ports that the hub has chosen in the data directory, so that the next start uses
+// them again.
 func (p *ports) keep(d dataDir) error {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -63,6 +67,9 @@ func (p *ports) keep(d dataDir) error {
 	return writeFile(d.ports(), text)
 }
 
+// choose returns the port given by an option, if that is not 0. Otherwise it returns the port in
+// kept from an earlier start. If that is 0, too, it reserves a free port at the address, and sets
+// kept.
 func (p *ports) choose(given int, kept *int, address string) (int, error) {
 	if given != 0 {
 		return given, nil
@@ -78,8 +85,8 @@ func (p *ports) choose(given int, kept *int, address string) (int, error) {
 	return *kept, nil
 }
 
-// reserveKept reserves the ports of an earlier start. It ignores a port that another process
-// uses: checkPort reports whether the hub can listen there.
+// reserveKept reserves the ports of an earlier start that o still uses. It ignores a port that
+// another process uses, because checkPort reports that.
 func (p *ports) reserveKept(o *Options) {
 	for _, one := range []struct {
 		used, kept int
@@ -96,6 +103,7 @@ func (p *ports) reserveKept(o *Options) {
 	}
 }
 
+// release ends the reservations of all ports. A second call does nothing.
 func (p *ports) release() error {
 	var errs []error
 	for _, port := range p.reserved {
@@ -105,8 +113,10 @@ func (p *ports) release() error {
 	return errors.Join(errs...)
 }
 
-// checkPort returns an error if the port cannot be listened on. It waits a few seconds for a
-// server that was just killed.
+// checkPort returns an error if this process cannot listen on the port. While the port is in use,
+// it waits up to three seconds, because a server that was just killed may still use it. A
+// reservation of the port (ports.reserved) does not matter. flag is the name of the flag that sets
+// the port, for the error.
 func checkPort(ctx context.Context, address string, port int, flag string) error {
 	const patience = 3 * time.Second
 	where := net.JoinHostPort(address, strconv.Itoa(port))
@@ -127,12 +137,12 @@ func checkPort(ctx context.Context, address string, port int, flag string) error
 	case errors.Is(listenErr, syscall.EADDRINUSE):
 		return fmt.Errorf("port %d on %s is in use: stop what uses it, or choose another with %s", port, address, flag)
 	default:
-		return fmt.Errorf("listen on %s (--bind-address, %s): %w", where, flag, err)
+		return fmt.Errorf("listen on %s (see --bind-address and %s): %w", where, flag, err)
 	}
 }
 
-// fleetAddress returns the address of the fleet API. Only an API server on another machine
-// requires that it is reachable from there.
+// fleetAddress returns the IP address on which the fleet API listens. It is the loopback address if
+// the API server runs on this machine, else BindAddress.
 func (o *Options) fleetAddress() string {
 	if o.external() {
 		return o.BindAddress

@@ -20,17 +20,20 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// rotation is the next step of a rotation. Secrets stay readable after each step, also if no
-// other step follows. First the new key is used for reading, then for writing. When every Secret
-// was written with the new key, the old keys are removed.
+// rotation is the next step in replacing the key that encrypts Secrets. want is the content of the
+// key file after the step. Secrets stay readable after each step, even if no other step follows:
+// the new key is first used for reading, then for writing. When every Secret was written with the
+// new key, the old keys are removed. what describes the step for users.
 type rotation struct {
 	want    encryption
 	rewrite bool // every Secret is written before want is stored
 	what    string
 }
 
-// nextRotation returns the step that follows the present state; false if there is none. began is
-// true once there is a new key.
+// nextRotation returns the next step in replacing the key that encrypts Secrets, for the present
+// keys e; false if there is none. began is true if the new key was created already: then a single
+// key means that the rotation is done. create returns a new key; it is called only for the step
+// that adds one. e must have at least one key.
 func nextRotation(e encryption, began bool, create func() secretKey) (rotation, bool) {
 	newest := slices.MaxFunc(e.keys, func(a, b secretKey) int { return strings.Compare(a.name, b.name) })
 	switch {
@@ -50,9 +53,11 @@ func nextRotation(e encryption, began bool, create func() secretKey) (rotation, 
 	}
 }
 
-// RotateKey replaces the key that encrypts the Secrets of the hub in a data directory. The hub
-// must run, and continues to work. After an interruption, another call continues. say is called
-// after each step.
+// RotateKey replaces the key that encrypts the Secrets of the hub with the data directory dir. The
+// hub must run, and continues to work. RotateKey takes some minutes, because before each step it
+// waits until the API server has loaded the result of the step before. If it is interrupted,
+// another call continues. It calls say after each step with a text for users; an error of say ends
+// RotateKey.
 func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -63,7 +68,7 @@ func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 		return err
 	}
 	if _, err := os.Stat(d.encryption()); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s has no keys of Secrets: name the data directory of a hub with --data-dir; the API server that --kubeconfig named keeps its own", d)
+		return fmt.Errorf("%s has no keys that encrypt Secrets: name the data directory of a hub with --data-dir; the API server that --kubeconfig named keeps its own", d)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", d.kubeconfig())
 	if err != nil {
@@ -88,7 +93,8 @@ func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 			return nil
 		}
 		began = true
-		// Also before the first step: the result of an earlier run may not be loaded yet.
+		// The wait is also before the first step, because the API server may not have loaded the result
+		// of an earlier run.
 		if err := waitLoaded(ctx, client, d.encryption()); err != nil {
 			return err
 		}
@@ -109,8 +115,8 @@ func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 	}
 }
 
-// replaceEncryption writes want if the file still has the content was. It reports whether it
-// did.
+// replaceEncryption writes want to the file with the keys that encrypt Secrets, if the file still
+// has the content was. Otherwise it returns false without an error.
 func (d dataDir) replaceEncryption(was, want encryption) (bool, error) {
 	unlock, err := d.lockEncryption()
 	if err != nil {
@@ -124,15 +130,17 @@ func (d dataDir) replaceEncryption(was, want encryption) (bool, error) {
 	return true, d.writeEncryption(want)
 }
 
-// loadedMetric is the metric with the hash of the configuration file that the API server uses.
+// loadedMetric is the metric of the API server that has the hash of the file with the encryption
+// keys that it uses.
 const loadedMetric = "apiserver_encryption_config_controller_last_config_info"
 
-// waitLoaded waits until the API server uses the keys in the file. The API server checks the
-// file once a minute.
+// waitLoaded waits until the API server uses the keys in the file, for at most three minutes. The
+// API server reads the file once a minute. If the API server does not answer, for example because
+// it restarts, waitLoaded continues to wait.
 func waitLoaded(ctx context.Context, client kubernetes.Interface, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("read the keys of Secrets: %w", err)
+		return fmt.Errorf("read the keys that encrypt Secrets: %w", err)
 	}
 	hash := fmt.Appendf(nil, "%x", sha256.Sum256(text))
 	const often, patience = 2 * time.Second, 3 * time.Minute
@@ -156,8 +164,8 @@ func waitLoaded(ctx context.Context, client kubernetes.Interface, file string) e
 	return nil
 }
 
-// rewriteSecrets writes every Secret unchanged. The API server stores a Secret again if it is
-// not encrypted with the present key.
+// rewriteSecrets writes every Secret on the hub unchanged, so that the API server encrypts it with
+// the first key. Conflicts and deleted Secrets are no errors.
 func rewriteSecrets(ctx context.Context, client kubernetes.Interface) error {
 	const page = 500
 	for from := ""; ; {

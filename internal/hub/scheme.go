@@ -14,8 +14,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Scheme returns a scheme with the kinds that the hub serves: Kubernetes' own, CRDs and
-// Orrery's.
+// Scheme returns a new scheme with the kinds that the hub serves: Kubernetes' own,
+// CustomResourceDefinitions and Orrery's.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -33,6 +33,8 @@ func Scheme() *runtime.Scheme {
 	return s
 }
 
-// FindKubeBinary returns the path of the multicall binary of Kubernetes components: the given
-// path, or orrery-kube beside the running executable, then in PATH.
+// FindKubeBinary returns the absolute path of the binary that contains the Kubernetes components.
+// If given is not "", it is that binary, looked up in PATH if it has no slash. Otherwise it is
+// orrery-kube beside the running executable, or else in PATH. It is an error if the binary does not
+// exist.
 func FindKubeBinary(given string) (string, error) { return findKubeBinary(given) }

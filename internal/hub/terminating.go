@@ -28,12 +28,13 @@ import (
 // such an API has objects there. On an embedded hub it has none, because its server would store
 // them, and no such server runs. So a namespace is deleted if everything else in it is deleted.
 
-// terminating is the interval between checks of waiting namespaces: an APIService may have been
-// created or deleted.
+// terminating is the interval between checks of namespaces whose deletion does not end, because an
+// APIService may have been created or deleted.
 const terminating = 30 * time.Second
 
-// finalizeNamespaces completes, until ctx ends, the deletion of namespaces that only wait for
-// APIs without a server.
+// finalizeNamespaces completes the deletion of namespaces that only wait for APIs without a server,
+// until ctx ends. It runs on a hub with its own API server. Failures are logged, and repeated after
+// the interval terminating. It returns an error only if no client can be created.
 func (h *Hub) finalizeNamespaces(ctx context.Context, log logr.Logger) error {
 	config := h.Config()
 	client, err := kubernetes.NewForConfig(config)
@@ -77,13 +78,17 @@ func (h *Hub) finalizeNamespaces(ctx context.Context, log logr.Logger) error {
 	return nil
 }
 
+// finalizer completes the deletion of namespaces on a hub with its own API server, where some APIs
+// have no server.
 type finalizer struct {
 	client   kubernetes.Interface
 	services aggregator.Interface
 	config   *rest.Config
 }
 
-// finalize deletes a namespace if it only waits for APIs that nothing serves on the hub.
+// finalize removes the finalizer of Kubernetes from the namespace ns if ns only waits for APIs that
+// nothing serves on the hub. The API server then deletes ns. done reports whether finalize removed
+// the finalizer. If ns has changed since it was read, finalize does nothing.
 func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bool, err error) {
 	if !waitsForAPIs(ns) {
 		return false, nil
@@ -97,7 +102,7 @@ func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bo
 			return false, err
 		}
 	}
-	ns = ns.DeepCopy() // it keeps its resourceVersion, so that a changed namespace is not finalized
+	ns = ns.DeepCopy() // the copy keeps the resourceVersion, so a changed namespace is a conflict
 	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err = f.client.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{FieldManager: fieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -109,8 +114,8 @@ func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bo
 	return true, nil
 }
 
-// waitsForAPIs reports whether Kubernetes has deleted everything that it found in a namespace,
-// and the namespace only stays because some APIs did not answer.
+// waitsForAPIs reports whether the namespace is being deleted, Kubernetes has deleted everything
+// that it found in it, and the namespace only stays because some APIs did not answer.
 func waitsForAPIs(ns *corev1.Namespace) bool {
 	if ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		return false
@@ -133,7 +138,8 @@ func waitsForAPIs(ns *corev1.Namespace) bool {
 	return len(want) == 0
 }
 
-// failing returns the APIs whose discovery fails.
+// failing returns the API versions whose discovery fails on the hub, in no order; nil if there are
+// none.
 func (f *finalizer) failing(ctx context.Context) ([]schema.GroupVersion, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(f.config)
 	if err != nil {
@@ -153,8 +159,9 @@ func (f *finalizer) failing(ctx context.Context) ([]schema.GroupVersion, error) 
 	return nil, nil
 }
 
-// served reports whether an API may be served on the hub: by the API server itself, or by a
-// Service that refers to an external name, as that of the fleet API does.
+// served reports whether an API version may be served on the hub: by the API server itself, or by a
+// server outside, as the fleet API is. It is false if its APIService refers to a Service in the
+// hub, which no pod serves. It is true after an error.
 func (f *finalizer) served(ctx context.Context, gv schema.GroupVersion) (bool, error) {
 	registered, err := f.services.ApiregistrationV1().APIServices().Get(ctx, gv.Version+"."+gv.Group, metav1.GetOptions{})
 	if err != nil {
@@ -163,6 +170,9 @@ func (f *finalizer) served(ctx context.Context, gv schema.GroupVersion) (bool, e
 	return f.answered(ctx, registered.Spec.Service)
 }
 
+// answered reports whether a server may answer for by, the Service of an APIService. A nil by means
+// the API server itself, so the result is true. It is false for a Service that does not exist, and
+// for one without an external name. It is true after an error.
 func (f *finalizer) answered(ctx context.Context, by *apiregistrationv1.ServiceReference) (bool, error) {
 	if by == nil {
 		return true, nil

@@ -63,7 +63,8 @@ func TestWaitsForAPIs(t *testing.T) {
 	}
 }
 
-// checkWebhooks holds that a webhook of a chart that is a template refuses nothing on the hub.
+// checkWebhooks checks that a webhook that is a template, as charts bring them, refuses nothing
+// on the hub.
 func checkWebhooks(t *testing.T, h *Hub) {
 	t.Helper()
 	c := client(t, h.Config())
@@ -91,8 +92,8 @@ func checkWebhooks(t *testing.T, h *Hub) {
 	if _, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "webhook-"}}, metav1.CreateOptions{}); err != nil {
 		t.Errorf("a write is refused: %v", err)
 	}
-	// An API server takes a moment to know of a webhook. It counts what each of its admission controllers judges, so those that call webhooks
-	// are among them whether or not they know of one.
+	// An API server takes a moment to know a webhook. Its metrics count the decisions of each
+	// admission controller. Those that call webhooks are among these even before they know one.
 	metrics, err := c.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -107,16 +108,17 @@ func checkWebhooks(t *testing.T, h *Hub) {
 	}
 }
 
-// TestNamespacesGoBesideAPIServices deletes namespaces while APIServices do not answer, as charts bring them.
+// TestNamespacesGoBesideAPIServices deletes namespaces while APIServices, as charts bring them,
+// do not answer.
 func TestNamespacesGoBesideAPIServices(t *testing.T) {
-	t.Parallel() // it waits for long
+	t.Parallel() // the test waits for long
 	h, _ := run(t, embedded(filepath.Join(t.TempDir(), "hub")))
 	c := client(t, h.Config())
 	services, err := aggregator.NewForConfig(h.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody serves the fleet API here: with it, every namespace waits.
+	// The fleet API is not served here. With its APIService, every namespace would wait.
 	if err := services.ApiregistrationV1().APIServices().Delete(t.Context(), "v1alpha1.fleet.orrery.dev", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +171,7 @@ func TestNamespacesGoBesideAPIServices(t *testing.T) {
 					}
 					return err
 				})
-				// The hub looks at each state of it, with the same question.
+				// The hub checks each state of the namespace with the same function.
 				ns, err := c.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
 				if err != nil {
 					t.Fatal(err)

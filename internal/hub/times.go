@@ -7,16 +7,19 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// stopwatch measures the parts of the start of a hub, each from the end of the previous one.
+// stopwatch measures how long the parts of the start of a hub take, each from the end of the
+// previous part. Several goroutines may use it.
 type stopwatch struct {
 	mu    sync.Mutex
 	last  time.Time
 	parts []any // names and seconds alternate, as arguments for a structured log
 }
 
+// newStopwatch returns a stopwatch whose first part begins now.
 func newStopwatch() *stopwatch { return &stopwatch{last: time.Now()} }
 
-// ended records the end of a part. It ignores a part that was recorded before.
+// ended records that the part with this name ended at the given time. It ignores a part that was
+// recorded before.
 func (s *stopwatch) ended(part string, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +32,8 @@ func (s *stopwatch) ended(part string, at time.Time) {
 	s.last = at
 }
 
-// note records when etcd and the API server are ready for the first time.
+// note records when etcd and the API server are ready for the first time, as parts of the start. It
+// ignores other events.
 func (s *stopwatch) note(e process.Event) {
 	if e.Type != process.EventReady {
 		return
@@ -42,9 +46,10 @@ func (s *stopwatch) note(e process.Event) {
 	}
 }
 
-// StartTimes returns how long the parts of the start took, as alternating names and seconds for
-// a log line. The parts are etcd and the API server or, with an existing API server, the
-// connection and the wait for the Lease, then the installation of Orrery's kinds.
+// StartTimes returns how long the parts of the start took, as alternating names and seconds for a
+// structured log. The parts are etcd, the API server and the installation of Orrery's kinds. With
+// an existing API server, the connection and the wait for the Lease come first instead of etcd and
+// the API server.
 func (h *Hub) StartTimes() []any {
 	h.times.mu.Lock()
 	defer h.times.mu.Unlock()

@@ -18,7 +18,8 @@ func TestStartTimes(t *testing.T) {
 	s.note(process.Event{Time: at(5 * time.Second), Type: process.EventReady, Process: apiserverProcess})
 	s.note(process.Event{Time: at(5 * time.Second), Type: process.EventReady, Process: controllerManagerProcess})
 	s.ended("installSeconds", at(5500*time.Millisecond))
-	s.note(process.Event{Time: at(time.Hour), Type: process.EventReady, Process: etcdProcess}) // it was killed
+	// etcd was killed and started again.
+	s.note(process.Event{Time: at(time.Hour), Type: process.EventReady, Process: etcdProcess})
 	want := []any{"etcdSeconds", 2.0, "apiServerSeconds", 3.0, "installSeconds", 0.5}
 	if diff := cmp.Diff(want, (&Hub{times: s}).StartTimes()); diff != "" {
 		t.Errorf("times (-want +got):\n%s", diff)

@@ -16,9 +16,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestUpgrade starts a hub on an API server where an older one, and then somebody else,
-// have left a kind behind: a field it did not know yet is there, one that is no more is gone,
-// what somebody changed is repaired, and what somebody added stays.
+// TestUpgrade starts a hub on an API server with a definition that an older hub wrote and
+// another client changed. New fields are added and removed ones are deleted. The client's
+// changes of the hub's fields are repaired, and its additions stay.
 func TestUpgrade(t *testing.T) {
 	d, err := dynamic.NewForConfig(testenv.Config(0))
 	if err != nil {
@@ -62,7 +62,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// specFields are the properties of the spec in the first version of a definition.
+// specFields returns the properties of the spec in the first version of a definition.
 func specFields(t *testing.T, definition *unstructured.Unstructured) map[string]any {
 	t.Helper()
 	at := definition.Object["spec"].(map[string]any)["versions"].([]any)[0]
@@ -76,7 +76,8 @@ func specFields(t *testing.T, definition *unstructured.Unstructured) map[string]
 	return at.(map[string]any)
 }
 
-// TestDowngradeIsRefused starts a hub where a newer server has left its kinds: nothing of them is touched.
+// TestDowngradeIsRefused starts a hub on an API server with definitions of a newer server. None
+// of them is changed.
 func TestDowngradeIsRefused(t *testing.T) {
 	d, err := dynamic.NewForConfig(testenv.Config(0))
 	if err != nil {

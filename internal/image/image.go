@@ -15,32 +15,34 @@ import (
 	"time"
 )
 
-// The path and the user of the agent in its image.
 const (
+	// AgentPath is the path of the program orrery-agent in the image of the agent.
 	AgentPath = "/orrery-agent"
+	// AgentUser is the number of the user, and of the group, as which the agent runs in its image.
 	AgentUser = 65532
 )
 
-// Options of an image.
+// Options describe the image that Write builds.
 type Options struct {
-	// Name is the reference of the image after an import of the archive, such as
-	// registry.example.com/orrery-agent:v1.
+	// Name is the reference of the image after the archive is imported into a container runtime, such
+	// as registry.example.com/orrery-agent:v1.
 	Name string
 	// Arch is the architecture of the program, such as amd64.
 	Arch string
-	// Path of the program in the image, such as /orrery-agent. Program is the content of the
-	// file.
+	// Path of the program in the image, absolute, such as /orrery-agent. Program is the content of
+	// the file.
 	Path    string
 	Program []byte
-	// User is the number of the user and of the group as which the program runs.
+	// User is the number of the user, and of the group, as which the program runs.
 	User int
 }
 
-// reference matches a complete Name: registry, path and tag. All are required, because runtimes
-// add different defaults.
+// reference matches a complete Options.Name: registry, path and tag. All parts are required,
+// because container runtimes add different defaults.
 var reference = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*(?::[0-9]+)?)/[a-z0-9._/-]+:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
-// CheckName returns an error unless name is a complete reference.
+// CheckName returns an error unless name is a complete reference of an image, as Options.Name must
+// be. It has a registry, a path and a tag, and is in lower case before the tag.
 func CheckName(name string) error {
 	if !reference.MatchString(name) {
 		return fmt.Errorf("%q: want REGISTRY/NAME:TAG, such as registry.example.com/orrery-agent:v1", name)
@@ -48,9 +50,10 @@ func CheckName(name string) error {
 	return nil
 }
 
-// digest returns the digest of content in the format of images.
+// digest returns the digest of content in the format of images: sha256:HEX.
 func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
+// descriptor refers to a blob of the image, in the OCI format.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -59,20 +62,24 @@ type descriptor struct {
 	Platform    *platform         `json:"platform,omitempty"`
 }
 
+// platform is the platform of an image, in the OCI format.
 type platform struct {
 	Architecture string `json:"architecture"`
 	OS           string `json:"os"`
 }
 
-// file of an archive.
+// file is a file in a tar archive. name is its path without a leading slash.
 type file struct {
 	name    string
 	mode    int64
 	content []byte
 }
 
-// Write writes an archive with the image, in the OCI image layout. docker load reads it, too.
-// Write returns the digest under which a registry stores the image.
+// Write builds an image with one program, and writes it to w as a tar archive in the OCI image
+// layout. docker load reads the archive, too. It returns the digest of the manifest, under which a
+// registry stores the image.
+//
+// A name that CheckName refuses is an error, and so is a missing program, path or architecture.
 func Write(w io.Writer, o Options) (string, error) {
 	if err := CheckName(o.Name); err != nil {
 		return "", err
@@ -135,7 +142,8 @@ func Write(w io.Writer, o Options) (string, error) {
 	return listed.Digest, nil
 }
 
-// archive writes files without an owner and with a constant time.
+// archive writes files to w as a tar archive. The files have no owner and a constant time, so that
+// the same files give the same bytes.
 func archive(w io.Writer, files []file) error {
 	t := tar.NewWriter(w)
 	for _, f := range files {

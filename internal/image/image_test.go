@@ -36,7 +36,8 @@ func files(t *testing.T, content []byte) map[string][]byte {
 	}
 }
 
-// TestWrite: every descriptor leads to content with its digest and size, and the program is what it was; the same image has the same bytes.
+// TestWrite: every descriptor names content with its digest and size, the image contains the
+// program unchanged, and a second image has the same bytes.
 func TestWrite(t *testing.T) {
 	var one, two bytes.Buffer
 	digest, err := image.Write(&one, options())
@@ -108,7 +109,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestCheckName: a name is a whole reference.
+// TestCheckName: a name must be a complete reference.
 func TestCheckName(t *testing.T) {
 	for name, good := range map[string]bool{
 		"registry.example.com/orrery-agent:v1": true, "localhost:5000/a/b:latest": true,

@@ -13,27 +13,29 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Report is what is known of the copy of a template in one cluster.
+// Report is what is known of the copy of a template in one cluster. Aggregate computes the status
+// of the template from such reports.
 type Report struct {
 	Cluster string
-	// Current is true if the copy is made from the current template.
+	// Current is true if the copy was rendered from the present version of the template.
 	Current bool
-	// Observed is true if the status of the copy, too, is about the current copy.
+	// Observed is true if Current is true and Status is about the present spec of the copy, by its
+	// observedGeneration.
 	Observed bool
-	// Asked is the number of replicas in the copy; nil if that is not known, or the kind has no
-	// replicas.
+	// Asked is the number of replicas in the spec of the copy; nil if that is not known, or the kind
+	// has no replicas.
 	Asked *int32
-	// Leaving is true if the template is no longer placed in the cluster, and the copy stays until
-	// as much is available elsewhere. Its replicas count as those of an earlier version.
+	// Leaving is true if the template is no longer placed in the cluster, and the copy stays only
+	// until as many replicas are available elsewhere. Its replicas do not count as updated.
 	Leaving bool
-	// Status is the result of Reflect for the copy; nil: nothing is reported.
+	// Status is the result of Reflect for the copy; nil: no status is known.
 	Status map[string]any
 }
 
-// upToDate reports whether the report is about the current template.
+// upToDate reports whether the status of the copy is about the present version of the template.
 func (r Report) upToDate() bool { return r.Current && r.Observed }
 
-// Placing describes how the replicas of a template are placed.
+// Placing describes how the replicas of a template are placed. It is an argument of Aggregate.
 type Placing struct {
 	// Duplicated is true if each cluster has all replicas, and false if each has a share.
 	Duplicated bool
@@ -41,20 +43,22 @@ type Placing struct {
 	Missing int32
 }
 
-// Aggregate computes the status of a template on the hub from the reports of all clusters that
-// it is placed in, or leaves. The result equals the current status if nothing changed, and is
-// valid for the API server of the hub. ok is false for kinds whose status is not aggregated,
-// and while nothing is known that is worth a write.
+// Aggregate computes the status of a template on the hub from a report of each cluster in which it
+// is placed or from which it is moving out. The result equals the present status, by the func
+// Equal, if nothing changed. The API server of the hub accepts it. ok is false for a kind whose
+// status is not aggregated, and while too little is known for a write. The arguments are not
+// changed.
 //
-// The counters of divided replicas are sums. If each cluster has all replicas, the counters are
-// those of the cluster that lacks most, so that they compare with the spec. observedGeneration
-// never goes back. It reaches the generation of the template only when every report is up to
-// date, so that a client that waits on the hub waits for the last cluster. The result depends
-// only on the arguments, except that a condition that changes takes the time from the clock.
+// The counters of divided replicas are sums. If each cluster has all replicas, a counter is that of
+// the cluster that lacks most, so that clients can compare it with the spec. observedGeneration
+// never decreases. It reaches the generation of the template only when every report is up to date:
+// a client that waits on the hub waits for the last cluster. The result depends only on the
+// arguments, except for the times of conditions that change.
 func Aggregate(template *unstructured.Unstructured, placing Placing, reports []Report) (status map[string]any, ok bool) {
 	return aggregate(template, placing, reports, time.Now())
 }
 
+// aggregate is Aggregate with at as the present time.
 func aggregate(template *unstructured.Unstructured, placing Placing, reports []Report, at time.Time) (map[string]any, bool) {
 	k := kindOf(template)
 	reports = slices.Clone(reports)
@@ -86,13 +90,15 @@ func aggregate(template *unstructured.Unstructured, placing Placing, reports []R
 	return status, true
 }
 
-// Equal reports whether an aggregated status equals the one that the template has. The API
-// server writes some zero fields, omits others, and has other types for numbers.
+// Equal reports whether wanted, an aggregated status, equals is, the status that the template has.
+// Zero values and absent fields count as equal, and so do equal numbers of different Go types,
+// because the API server may change both.
 func Equal(wanted map[string]any, is any) bool {
 	return reflect.DeepEqual(significant(wanted), significant(is))
 }
 
-// significant returns a value without zero values in it; nil if nothing is left.
+// significant returns a JSON value without the zero values in it, and with all numbers as float64;
+// nil if nothing is left.
 func significant(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -133,21 +139,23 @@ func significant(v any) any {
 	return nil
 }
 
-// input is the input of an aggregation. The reports are sorted by cluster.
+// input is the input of one aggregation, see Aggregate.
 type input struct {
 	template *unstructured.Unstructured
 	placing  Placing
-	reports  []Report
-	leaving  []Report
-	now      string
+	reports  []Report // of the clusters in which the template is placed, sorted by cluster
+	leaving  []Report // of the clusters from which the template moves out
+	now      string   // the present time, as the API writes it
 }
 
-// upToDate reports whether every cluster reports on the current template.
+// upToDate reports whether there are clusters, and the status of every copy is about the present
+// version of the template.
 func (in input) upToDate() bool {
 	return len(in.reports) > 0 && !slices.ContainsFunc(in.reports, func(r Report) bool { return !r.upToDate() })
 }
 
-// observe sets observedGeneration to the generation that every cluster has seen.
+// observe sets observedGeneration in status: to the generation of the template if every report is
+// up to date, else to the value that the status of the template has.
 func (in input) observe(status map[string]any) {
 	generation := number(in.template.Object, "status", "observedGeneration")
 	if in.upToDate() {
@@ -158,7 +166,8 @@ func (in input) observe(status map[string]any) {
 	}
 }
 
-// count sets the sums of the counters.
+// count sets the counters of the kind k in status, as Aggregate describes. It leaves out zeros,
+// except counters in k.always.
 func (in input) count(k kind, status map[string]any) {
 	for _, name := range k.counters {
 		n := sum(in.reports, name)
@@ -174,9 +183,10 @@ func (in input) count(k kind, status map[string]any) {
 	}
 }
 
-// duplicated returns a counter of a template whose clusters each have all replicas. It is that
-// of the cluster that is farthest from the number in its copy, converted as if the copy had the
-// number of the template. An override or an autoscaler may give a copy another number.
+// duplicated returns the counter with the name for a template if each cluster has all replicas. It
+// is that of the cluster that is farthest from the number of replicas in its copy. An override or
+// an autoscaler may give a copy another number than the template; then the counter is changed by
+// the difference.
 func (in input) duplicated(name string) int64 {
 	asked := desired(in.template)
 	var worst int64
@@ -203,7 +213,7 @@ func (in input) duplicated(name string) int64 {
 	return worst
 }
 
-// sum returns the sum of one counter.
+// sum returns the sum of the counter with the name over the reports.
 func sum(reports []Report, name string) int64 {
 	var total int64
 	for _, r := range reports {
@@ -212,8 +222,9 @@ func sum(reports []Report, name string) int64 {
 	return total
 }
 
-// counter returns one counter of one cluster. Replicas of an earlier version do not count as
-// updated, even if their cluster calls them so.
+// counter returns the counter with the name from the report of one cluster. Counters of updated
+// replicas are 0 unless the report is up to date, because the cluster may count replicas of an
+// earlier version of the template.
 func counter(r Report, name string) int64 {
 	if strings.HasPrefix(name, "updated") && !r.upToDate() {
 		return 0
@@ -221,7 +232,7 @@ func counter(r Report, name string) int64 {
 	return number(r.Status, name)
 }
 
-// which returns the clusters whose reports pass the test.
+// which returns the names of the clusters for whose reports test returns true; nil: none.
 func which(reports []Report, test func(Report) bool) []string {
 	var clusters []string
 	for _, r := range reports {
@@ -232,12 +243,12 @@ func which(reports []Report, test func(Report) bool) []string {
 	return clusters
 }
 
-// has returns a test for a key of a reflected status that is true.
+// has returns a test of a report: whether the value of a key in its status is true.
 func has(key string) func(Report) bool {
 	return func(r Report) bool { return r.Status[key] == true }
 }
 
-// naming lists the first names, or messages, of clusters and counts the others.
+// naming joins the first five texts about clusters with commas, and adds the number of the others.
 func naming(clusters []string) string {
 	const most = 5
 	if len(clusters) <= most {
@@ -246,9 +257,10 @@ func naming(clusters []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(clusters[:most], ", "), len(clusters)-most)
 }
 
-// aggregateDeployment adds the conditions. They have no message while all is well, and
-// lastUpdateTime is the time of the last change of their text. Many clients watch templates,
-// and the status is the largest part that placing adds to a template.
+// aggregateDeployment adds the conditions Available and Progressing to the status of a Deployment,
+// unless no status is known yet. The conditions have no message while all is well, and
+// lastUpdateTime changes only with their text. Many clients watch templates, so the status is kept
+// small.
 func aggregateDeployment(in input, status map[string]any) {
 	present := list(in.template.Object, "status", "conditions")
 	if len(present) == 0 && !slices.ContainsFunc(in.reports, func(r Report) bool { return r.Status != nil }) {
@@ -287,7 +299,8 @@ func aggregateDeployment(in input, status map[string]any) {
 	}
 }
 
-// rolledOut reports whether all requested replicas are up to date and available.
+// rolledOut reports whether every copy is up to date and has all requested replicas, and all
+// replicas in status are updated and available.
 func (in input) rolledOut(status map[string]any) bool {
 	short := func(r Report) bool { return r.Asked != nil && number(r.Status, "replicas") < int64(*r.Asked) }
 	return in.upToDate() && !slices.ContainsFunc(in.reports, short) &&
@@ -295,15 +308,17 @@ func (in input) rolledOut(status map[string]any) bool {
 		number(status, "availableReplicas") == number(status, "replicas")
 }
 
-// conditionState is the content of a condition.
+// conditionState is the content of a condition without its times.
 type conditionState struct {
-	kind            string
+	kind            string // the type of the condition
 	status          corev1.ConditionStatus
 	reason, message string
 }
 
-// condition returns the condition. Its transition time stays while its status does. The time in
-// the field touched stays while nothing in it changes.
+// condition returns the condition with its times. present are the conditions that the object has,
+// and now is the present time. lastTransitionTime stays while the status of the condition is the
+// same. touched is the name of another time, such as lastUpdateTime: it stays while also reason and
+// message are the same.
 func (s conditionState) condition(present []any, now, touched string) map[string]any {
 	c := map[string]any{
 		"type": s.kind, "status": string(s.status), "reason": s.reason,
@@ -322,7 +337,8 @@ func (s conditionState) condition(present []any, now, touched string) map[string
 	return c
 }
 
-// addresses returns the distinct addresses of all load balancers.
+// addresses returns the distinct addresses of the load balancers of all copies, in the order of the
+// reports.
 func addresses(reports []Report) []any {
 	var all []any
 	for _, r := range reports {
@@ -337,6 +353,8 @@ func addresses(reports []Report) []any {
 	return all
 }
 
+// aggregateService sets the addresses in the status of a Service: those of the load balancers of
+// all clusters.
 func aggregateService(in input, status map[string]any) {
 	if text(in.template.Object, "spec", "type") != string(corev1.ServiceTypeLoadBalancer) {
 		in.reports = nil // the API server refuses addresses for other types
@@ -353,8 +371,10 @@ func aggregateService(in input, status map[string]any) {
 	balance(status, all)
 }
 
+// aggregateIngress sets the addresses in the status of an Ingress: those of all clusters.
 func aggregateIngress(in input, status map[string]any) { balance(status, addresses(in.reports)) }
 
+// balance sets loadBalancer in status to the addresses.
 func balance(status map[string]any, addresses []any) {
 	balancer := map[string]any{}
 	if len(addresses) > 0 {
@@ -363,7 +383,8 @@ func balance(status map[string]any, addresses []any) {
 	status["loadBalancer"] = balancer
 }
 
-// aggregateCronJob leaves out active Jobs: they are in the clusters, not on the hub.
+// aggregateCronJob sets lastScheduleTime and lastSuccessfulTime to the last ones of all clusters.
+// They never go back. The list of active Jobs is left out, because these Jobs are not on the hub.
 func aggregateCronJob(in input, status map[string]any) {
 	for _, name := range []string{"lastScheduleTime", "lastSuccessfulTime"} {
 		if last := max(latest(in.reports, name), text(in.template.Object, "status", name)); last != "" {
@@ -372,14 +393,16 @@ func aggregateCronJob(in input, status map[string]any) {
 	}
 }
 
-// aggregateClaims: several claims are bound if all are bound, and lost if one is lost. Their
-// capacities are left out, as they belong to different volumes.
+// aggregateClaims sets the phase of a PersistentVolumeClaim with several copies: Lost if one is
+// lost, Bound if all are bound, else Pending. The capacities are left out, because they belong to
+// different volumes.
 func aggregateClaims(in input, status map[string]any) {
 	status["phase"] = worstPhase(in.reports, string(corev1.ClaimLost), string(corev1.ClaimPending), string(corev1.ClaimBound))
 }
 
-// aggregateVolumes: several volumes have the phase of the one that is farthest from being
-// claimed. The API server sets the time of the last change by itself.
+// aggregateVolumes sets the phase of a PersistentVolume with several copies: that of the copy that
+// is farthest from being claimed. The API server sets the time of the last phase change itself;
+// that time is kept while the phase stays.
 func aggregateVolumes(in input, status map[string]any) {
 	phase := worstPhase(in.reports, string(corev1.VolumeFailed), string(corev1.VolumePending), string(corev1.VolumeAvailable),
 		string(corev1.VolumeBound), string(corev1.VolumeReleased))
@@ -390,9 +413,9 @@ func aggregateVolumes(in input, status map[string]any) {
 	}
 }
 
-// aggregatePods: several pods have the worst of their phases, and combined conditions. All
-// other fields belong to each pod alone; those that the API server of the hub sets itself are
-// kept.
+// aggregatePods sets the phase of a Pod with several copies to the worst one, and combines the
+// conditions. All other fields belong to each copy alone. Fields that the API server of the hub
+// sets itself are kept.
 func aggregatePods(in input, status map[string]any) {
 	status["phase"] = worstPhase(in.reports, string(corev1.PodFailed), string(corev1.PodPending), string(corev1.PodRunning), string(corev1.PodSucceeded))
 	if conditions := in.conditions(); len(conditions) > 0 {
@@ -409,8 +432,9 @@ func aggregatePods(in input, status map[string]any) {
 	}
 }
 
-// worstPhase returns the first of the phases that a cluster reports. A cluster without a phase,
-// or with another one, counts as Pending.
+// worstPhase returns the first of the phases that the status of some copy has; the caller passes
+// the worst first. A copy without a phase, or with another one, counts as Pending. Without reports
+// the result is Pending.
 func worstPhase(reports []Report, phases ...string) string {
 	const pending = "Pending"
 	for _, phase := range phases {

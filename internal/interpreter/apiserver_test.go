@@ -22,17 +22,18 @@ import (
 
 const podTemplate = `{metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: c}]}}`
 
-// TestAggregateIsValid writes what is aggregated to a real API server, as the hub does,
-// one report of the clusters after the other. The server must accept it, and what it
-// makes of it must be what is aggregated next time, or the hub would write for ever.
+// TestAggregateIsValid writes aggregated statuses to a real API server, as the hub does, for
+// one report of the clusters after the other. The server must accept each status. Aggregate
+// must then return the stored status for the same report; otherwise the hub would write it
+// again and again.
 func TestAggregateIsValid(t *testing.T) {
 	cases := map[string]struct {
 		resource schema.GroupVersionResource
 		manifest string
-		reports  [][]string // each one the JSON of every cluster's reflected status
+		reports  [][]string // each is the JSON of every cluster's reflected status
 		placing  interpreter.Placing
-		cluster  bool     // the kind is in no namespace
-		rollout  []string // what kubectl rollout status says after each report
+		cluster  bool     // the kind is cluster-scoped
+		rollout  []string // the expected output of kubectl rollout status
 	}{
 		"Deployment": {
 			resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
@@ -92,7 +93,7 @@ func TestAggregateIsValid(t *testing.T) {
 				{`{"succeeded":2,"failed":1,"startTime":"2026-01-01T00:00:03Z","completionTime":"2026-01-01T00:00:09Z"}`, `{"active":1,"succeeded":1,"startTime":"2026-01-01T00:00:01Z"}`},
 				{`{"active":1,"succeeded":1,"startTime":"2026-01-01T00:00:01Z"}`}, // a cluster left
 				{`{"succeeded":2,"failed":1,"startTime":"2026-01-01T00:00:03Z","completionTime":"2026-01-01T00:00:09Z"}`, `{"succeeded":2,"startTime":"2026-01-01T00:00:01Z","completionTime":"2026-01-01T00:00:07Z"}`},
-				{`{"active":2,"startTime":"2026-01-02T00:00:00Z"}`, ``}, // and it moved elsewhere
+				{`{"active":2,"startTime":"2026-01-02T00:00:00Z"}`, ``}, // the Job moved
 			},
 		},
 		"JobCompletesAtOnce": {
@@ -283,12 +284,12 @@ func reportsOf(t *testing.T, statuses []string) []interpreter.Report {
 	return reports
 }
 
-// wantRollout asks kubectl, which people and pipelines wait with.
+// wantRollout checks the output of kubectl rollout status, which users and pipelines wait with.
 func wantRollout(t *testing.T, kubeconfig, namespace string, o *unstructured.Unstructured, want string) {
 	t.Helper()
 	kubectl := exec.CommandContext(t.Context(), testenv.KubeBinary(), "kubectl", "--kubeconfig", kubeconfig, "--namespace", namespace,
 		"rollout", "status", "--watch=false", strings.ToLower(o.GetKind())+"/"+o.GetName())
-	output, _ := kubectl.CombinedOutput() // a rollout that is stalled is an error, and says so
+	output, _ := kubectl.CombinedOutput() // a stalled rollout is an error, with this output
 	if !strings.Contains(string(output), want) {
 		t.Errorf("kubectl rollout status says %q, want %q", output, want)
 	}

@@ -8,9 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-const maxCause = 160 // characters
+const maxCause = 160 // length of a cause, in characters
 
-// cause returns why an object is not healthy, as far as the object shows that.
+// cause returns why an object is not healthy, as its spec and status show it; "" if they do not.
+// The text has at most maxCause characters.
 func cause(o *unstructured.Unstructured) string {
 	said := make([]string, 0, 2)
 	switch k, kind := kindOf(o), o.GroupVersionKind().GroupKind().String(); {
@@ -41,22 +42,27 @@ func cause(o *unstructured.Unstructured) string {
 	return shorten(strings.Join(said, ": "), maxCause)
 }
 
-// causes reports whether the cause of an unhealthy object is kept. For a Job, and for kinds
-// with counters, it is not kept before the controller has written a status, as such a cause is
-// temporary. ReplicationControllers are an exception: some clusters do not run their
-// controller.
+// causes reports whether the cause of the unhealthy object o is kept in its reflected status. For a
+// Job, and for kinds with counters, it is not kept before the controller has written a status,
+// because such a cause is temporary. ReplicationControllers are an exception: some clusters do not
+// run their controller.
 func causes(o *unstructured.Unstructured, status map[string]any) bool {
 	kind := o.GroupVersionKind().GroupKind().String()
 	return len(status) > 0 || len(kindOf(o).counters) == 0 && kind != jobKind || kind == controllerKind
 }
 
-// Cause returns why the object of a reflected status is not healthy; "" if that is not known.
+// Cause returns why an object is not healthy, from its reflected status (see Reflect), in at most
+// 160 characters; "" if that is not known.
 func Cause(status map[string]any) string { return text(status, keyCause) }
 
-// Observed reports whether a reflected status is about the current spec of its object.
+// Observed reports whether a reflected status (see Reflect) is about the present spec of its
+// object. It is false for kinds for which Reflect does not record that: those without counters
+// whose status is not kept whole.
 func Observed(status map[string]any) bool { return status[keyObserved] == true }
 
-// complaint returns the text of a failed condition, or of a container that does not start.
+// complaint returns the reason and message of the first container that does not start. If there is
+// none, it returns those of a condition that says that the object does not work; "" if there is no
+// such condition either.
 func complaint(o *unstructured.Unstructured) string {
 	for _, name := range []string{"initContainerStatuses", "containerStatuses"} {
 		for _, c := range list(o.Object, "status", name) {
@@ -92,7 +98,7 @@ func complaint(o *unstructured.Unstructured) string {
 	return ""
 }
 
-// words joins a reason and a message. Either may be empty.
+// words joins a reason and a message with ": ". If one of them is "", it returns the other.
 func words(reason, message string) string {
 	if reason == "" || message == "" {
 		return reason + message
@@ -100,7 +106,7 @@ func words(reason, message string) string {
 	return reason + ": " + message
 }
 
-// shorten cuts a text to n characters.
+// shorten cuts a text to at most n characters. A text that was cut ends with an ellipsis.
 func shorten(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {

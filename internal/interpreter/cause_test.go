@@ -2,7 +2,8 @@ package interpreter
 
 import "testing"
 
-// TestCauses holds that an object that is not healthy says why, of the kinds that are judged by more than conditions, too.
+// TestCauses: an unhealthy object has a cause, also for kinds whose health depends on more than
+// conditions.
 func TestCauses(t *testing.T) {
 	for name, tc := range map[string]struct{ object, want string }{
 		"ControllerOfNobody": {

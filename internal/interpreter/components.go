@@ -10,21 +10,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Component is one of several groups of pods of an object, each with its own template.
+// Component is one of several groups of pods of an object, each with its own pod template, such as
+// the head and the workers of a RayCluster.
 type Component struct {
 	Name string
 	// Replicas is the number of pods in the group that the object requests.
 	Replicas int32
-	// Requirements are those of each pod. Pods with an invalid spec have no known requirements.
+	// Requirements is what each pod of the group requires of its cluster. For an invalid pod spec it
+	// has only what is known without it.
 	Requirements *Requirements
 }
 
-// mostComponents is the limit of components of a binding.
+// mostComponents is the number of components that a binding can store. Objects with more count as
+// without components.
 const mostComponents = 1000
 
-// Components returns the components of an object, in the order in which the object has them. It
-// returns nil for a kind without known components, and for an object with more than 1,000. A
-// suspended object has the components that it will run.
+// Components returns the components of an object, in the order in which the object has them. It is
+// nil for a kind that is not known to have components, and for an object with more than 1,000. For
+// a suspended object they are those that it will run.
 func Components(o *unstructured.Unstructured) []Component {
 	var components []Component
 	for _, p := range composites[o.GroupVersionKind().GroupKind()].parts {
@@ -58,30 +61,32 @@ func Components(o *unstructured.Unstructured) []Component {
 	return components
 }
 
-// composite describes a kind that has components.
+// composite describes a kind whose objects have components.
 type composite struct {
-	parts []part
-	// pods returns the number of existing pods from the status of an object, ready or not,
-	// including those that ended.
+	parts []part // the places in an object that have components
+	// pods returns the number of existing pods of all components from the status of an object, ready
+	// or not, including pods that ended.
 	pods func(o map[string]any) int64
 }
 
-// part describes where a kind has components.
+// part describes one place in the objects of a kind that has components.
 type part struct {
-	// at is the path of one component, of a list of components or, if keyed, of a map of them by
-	// name.
+	// at is the path of one component, of a list of components or, if keyed is true, of a map from
+	// names to components.
 	at    []string
 	keyed bool
-	// name is the name of the one component, or the field with the names of those in a list.
+	// name is the name of the component if at has only one. For a list it is the field with the name
+	// of each component. It is not used for a map.
 	name string
-	// spec is the path of the pod spec of a component, and pods returns the number of its pods.
+	// spec is the path of the pod spec in a component. pods returns the number of pods of a component
+	// with this name.
 	spec []string
 	pods func(name string, component map[string]any) int64
 }
 
-// composites are the kinds that have components, with the defaults of their operators. No
+// composites are the kinds whose objects have components, with the defaults of their operators. No
 // built-in kind of Kubernetes has components. By convention a custom kind has at most one pod
-// template, and kinds with more have no common form.
+// template; kinds with more have no common form.
 var composites = map[schema.GroupKind]composite{
 	{Group: "jobset.x-k8s.io", Kind: "JobSet"}: {
 		parts: []part{{
@@ -128,8 +133,8 @@ var composites = map[schema.GroupKind]composite{
 // podTemplate is the path of the pod spec in a component with a usual pod template.
 var podTemplate = []string{"template", "spec"}
 
-// kubeflow describes a kind of Kubeflow. workers is the default number of workers; all other
-// groups have one pod by default.
+// kubeflow describes a kind of Kubeflow whose components are in the map spec.SPECS. workers is the
+// default number of pods of the component Worker. All other components have one pod by default.
 func kubeflow(specs string, workers int64) composite {
 	return composite{
 		parts: []part{{at: []string{"spec", specs}, keyed: true, spec: podTemplate, pods: func(name string, c map[string]any) int64 {
@@ -151,13 +156,14 @@ func kubeflow(specs string, workers int64) composite {
 	}
 }
 
-// podsOfJob returns the number of pods that each Job of a replicated job runs at once.
+// podsOfJob returns the number of pods that each Job of c, an element of spec.replicatedJobs of a
+// JobSet, runs at once: its parallelism, but at most its completions.
 func podsOfJob(c map[string]any) int64 {
 	return min(or(1, c, "template", "spec", "parallelism"), or(math.MaxInt32, c, "template", "spec", "completions"))
 }
 
-// podsOfJobSet counts the pods of Jobs that are ready or have ended: the status of a JobSet
-// counts only Jobs.
+// podsOfJobSet returns about how many pods of a JobSet exist: those of Jobs that are ready or have
+// ended. The status of a JobSet counts only Jobs.
 func podsOfJobSet(o map[string]any) (n int64) {
 	jobs := list(o, "spec", "replicatedJobs")
 	for _, status := range list(o, "status", "replicatedJobsStatus") {
@@ -171,8 +177,8 @@ func podsOfJobSet(o map[string]any) (n int64) {
 	return n
 }
 
-// or returns a number, limited to between 0 and the largest 32-bit integer. An absent or
-// invalid value is byDefault.
+// or returns the number at a path, limited to between 0 and math.MaxInt32. If it is absent or no
+// whole number, it is byDefault.
 func or(byDefault int64, o map[string]any, path ...string) int64 {
 	n, found, err := unstructured.NestedInt64(o, path...)
 	if !found || err != nil {
@@ -181,6 +187,7 @@ func or(byDefault int64, o map[string]any, path ...string) int64 {
 	return min(max(n, 0), math.MaxInt32)
 }
 
+// component returns the component c of the object o, with the name.
 func (p *part) component(o *unstructured.Unstructured, name string, c map[string]any) Component {
 	at, _, _ := unstructured.NestedFieldNoCopy(c, p.spec...)
 	spec, _ := at.(map[string]any)
@@ -188,5 +195,5 @@ func (p *part) component(o *unstructured.Unstructured, name string, c map[string
 	if r == nil {
 		r = requirementsIn(o, nil)
 	}
-	return Component{Name: name, Replicas: int32(min(p.pods(name, c), math.MaxInt32)), Requirements: r} //nolint:gosec // at least 0
+	return Component{Name: name, Replicas: bounded(p.pods(name, c)), Requirements: r}
 }

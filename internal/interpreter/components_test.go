@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestComponents reads what operators run, and how much of it is there.
+// TestComponents checks the components and the number of pods of the samples in testdata, which
+// have the kinds of several operators.
 func TestComponents(t *testing.T) {
 	text, err := os.ReadFile("testdata/components.yaml")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestComponents(t *testing.T) {
 				one += "@" + r.NodeSelector["pool"]
 			}
 			if len(r.Tolerations) > 0 {
-				one += "?" // nothing is known of it
+				one += "?" // its requirements are unknown
 			}
 			said = append(said, one)
 		}
@@ -63,7 +64,8 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// What has more components than a binding can name is placed as a kind of which nothing is known.
+// TestTooManyComponents: an object with more components than a binding can have counts as one
+// without known components.
 func TestTooManyComponents(t *testing.T) {
 	var tasks []any
 	for range mostComponents {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -15,12 +16,12 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// maxWhole limits a status that is reflected as a whole, in bytes of JSON. Of a larger status
-// only the conditions are kept, if they fit.
+// maxWhole is the largest status, in bytes of JSON, that is reflected as a whole. Of a larger
+// status only the conditions are kept, if they are not larger, too.
 const maxWhole = 8 << 10
 
-// builtIn reports whether a group belongs to Kubernetes itself. The group of a custom resource
-// contains a dot, and may end in k8s.io too.
+// builtIn reports whether an API group belongs to Kubernetes itself: it has no dot, or is one of a
+// list. Groups of custom resources have a dot, and may also end in k8s.io.
 func builtIn(group string) bool {
 	switch group {
 	case "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "authentication.k8s.io",
@@ -32,32 +33,33 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".")
 }
 
-// custom describes an object of a kind that is not in the table, by the usual conventions. It
-// has replicas if spec.replicas is a number.
+// custom returns the description of the kind of an object that is not in the table of kindOf, by
+// the conventions of most custom kinds. The kind has replicas if spec.replicas of this object is a
+// whole number from 0 to math.MaxInt32, which a binding can store.
 func custom(o *unstructured.Unstructured) kind {
 	k := kind{health: conventionalHealth}
 	if builtIn(o.GroupVersionKind().Group) {
 		return k // the status of such a kind is set by the hub itself
 	}
 	k.whole, k.aggregate = true, aggregateCustom
-	if _, found, err := unstructured.NestedInt64(o.Object, "spec", "replicas"); found && err == nil {
+	if n, found, err := unstructured.NestedInt64(o.Object, "spec", "replicas"); found && err == nil && n >= 0 && n <= math.MaxInt32 {
 		k.replicas = []string{"spec", "replicas"}
 		k.counters = []string{"replicas", "readyReplicas", "availableReplicas", "updatedReplicas"}
 	}
 	return k
 }
 
-// The conditions by which most kinds say that an object works, and those by which they say that
-// it does not.
+// The types of conditions that most kinds use: those that are True if the object works, and those
+// that are True if it does not.
 var (
 	goodConditions = []string{"Ready", "Available", "Established", "Healthy"}
 	badConditions  = []string{"Stalled", "Reconciling"}
 )
 
-// conventionalHealth reads what most kinds have in their status: the generation that their
-// controller has seen, conditions, and the number of serving replicas. An object of a built-in
-// kind without any of these is healthy because it exists. A custom kind without any cannot be
-// judged.
+// conventionalHealth judges the health of an object by what most kinds have in their status:
+// observedGeneration, conditions, and the number of available replicas. Without any of these, an
+// object of a built-in kind is healthy because it exists, and an object of a custom kind is
+// Unknown.
 func conventionalHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
 	_, judged, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	if judged && !observed(o) {
@@ -85,8 +87,10 @@ func conventionalHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealt
 	return workv1alpha2.ResourceUnknown
 }
 
-// reflectWhole keeps a status as it is, with the generation of the object, with which
-// generations in the status are compared.
+// reflectWhole adds to status, the reflected status, the whole status of the object without the
+// volatile fields of its kind. It also adds the generation of the object, with which generations in
+// the status are compared. If the status is larger than maxWhole, it adds only the conditions; if
+// these are too large, too, or there is no status, it adds nothing.
 func reflectWhole(k kind, o *unstructured.Unstructured, status map[string]any) {
 	whole, _, err := unstructured.NestedMap(o.Object, "status")
 	if err != nil || len(whole) == 0 {
@@ -110,12 +114,15 @@ func reflectWhole(k kind, o *unstructured.Unstructured, status map[string]any) {
 	status[keyWhole] = whole
 }
 
+// tooLarge reports whether the JSON of a status is longer than maxWhole.
 func tooLarge(status map[string]any) bool {
 	raw, err := json.Marshal(status)
 	return err != nil || len(raw) > maxWhole
 }
 
-// Brief returns the part of a reflected status that fits into a binding with several clusters.
+// Brief returns the part of a reflected status (see Reflect) that is kept in a binding with several
+// clusters. Of a status that was kept whole, this is only the phase and up to 8 conditions without
+// messages. Any other status is returned as it is. The argument is not changed.
 func Brief(status map[string]any) map[string]any {
 	whole, ok := status[keyWhole].(map[string]any)
 	if !ok {
@@ -143,7 +150,9 @@ func Brief(status map[string]any) map[string]any {
 	return status
 }
 
-// theOne returns the status of a template from that of its only copy; false if that has none.
+// theOne returns the status of a template that is placed in one cluster: that of its copy, with
+// generations of the template in place of those of the copy. It returns false if no whole status of
+// the copy is known.
 func (in input) theOne(k kind) (map[string]any, bool) {
 	r := in.reports[0]
 	whole, ok := r.Status[keyWhole].(map[string]any)
@@ -165,7 +174,10 @@ func (in input) theOne(k kind) (map[string]any, bool) {
 	return whole, true
 }
 
-// translate replaces an observedGeneration of the copy by one of the template.
+// translate replaces observedGeneration in o, the status of a copy or one of its conditions, if o
+// has it. The new value is the generation of the template if the copy is current and its controller
+// has seen generation, the generation of the copy. Otherwise it is old, the value that the template
+// has.
 func (in input) translate(r Report, o map[string]any, generation, old int64) {
 	seen, found, err := unstructured.NestedInt64(o, "observedGeneration")
 	switch {
@@ -177,8 +189,9 @@ func (in input) translate(r Report, o map[string]any, generation, old int64) {
 	}
 }
 
-// aggregateCustom combines the conditions of several copies. All other fields of their statuses
-// belong to each cluster alone.
+// aggregateCustom combines the conditions of several copies of an object of a custom kind.
+// observedGeneration is that of the template. For kinds that end, the phase is set if all copies
+// report the same. All other fields belong to each copy alone and are left out.
 func aggregateCustom(in input, status map[string]any) {
 	delete(status, "observedGeneration")
 	if slices.ContainsFunc(in.reports, func(r Report) bool { return number(r.Status, keyWhole, "observedGeneration") != 0 }) {
@@ -188,8 +201,7 @@ func aggregateCustom(in input, status map[string]any) {
 		status["conditions"] = conditions
 	}
 	if Ends(in.template.GroupVersionKind().GroupKind()) && len(in.reports) > 0 {
-		// Users look first at the state of the work: if all clusters agree, the template has their
-		// phase.
+		// Users look first at the phase, which says how the work ended.
 		phase := text(in.reports[0].Status, keyWhole, "phase")
 		if phase != "" && len(which(in.reports, func(r Report) bool { return text(r.Status, keyWhole, "phase") == phase })) == len(in.reports) {
 			status["phase"] = phase
@@ -197,7 +209,8 @@ func aggregateCustom(in input, status map[string]any) {
 	}
 }
 
-// conditions returns the combined conditions of several copies.
+// conditions returns the conditions of all copies, combined to one of each type by the method
+// together.
 func (in input) conditions() (conditions []any) {
 	var types []string
 	for _, r := range in.reports {
@@ -213,8 +226,10 @@ func (in input) conditions() (conditions []any) {
 	return conditions
 }
 
-// together combines one condition of several copies. It has their common status. If they
-// differ, it has the worse status for types for which that is known, and else Unknown.
+// together combines the conditions of one type of all copies to one condition. Its status is the
+// one that all copies have. If they differ, it is the worse one, if some copy has that: False for a
+// type in goodConditions, True for a type in badConditions. Otherwise it is Unknown. A copy without
+// the condition counts as Unknown.
 func (in input) together(conditionType string) map[string]any {
 	all := make([]map[string]any, len(in.reports))
 	statuses := map[string][]string{}

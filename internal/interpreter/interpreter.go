@@ -11,29 +11,34 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// kind describes one kind. A nil or empty field means that the kind does not have it.
+// kind describes one kind: where its objects have replicas, and how their status is judged, kept
+// and combined. A nil or empty field means that the kind does not have such a thing.
 type kind struct {
-	// replicas is the path of the number of replicas. single is true if each object of the kind is
-	// one replica.
+	// replicas is the path of the number of replicas in an object. single is true if each object of
+	// the kind is one replica, as a Pod is.
 	replicas []string
 	single   bool
-	health   func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth
-	// counters are the numbers of the status that are summed over clusters. Those in always are
-	// written even if they are zero, as the API server writes them too. A kind with counters also
+	// health judges an object, see Health.
+	health func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth
+	// counters are the numbers in the status that are added up over clusters. Those in always are
+	// written even if they are zero, because the API server writes them too. A kind with counters also
 	// has an observedGeneration.
 	counters, always []string
-	// reflect adds other parts of an object's status that are kept.
+	// reflect adds further parts of the status of an object to its reflected status, see Reflect.
 	reflect func(o *unstructured.Unstructured, status map[string]any)
-	// whole is true if a template that is placed in one cluster has the status of its copy. The
-	// volatile fields are left out: they change all the time, or name objects that are not on the
-	// hub.
+	// whole is true if the whole status of a copy is kept, and is the status of a template that is
+	// placed in one cluster only. The volatile fields are left out: they change all the time, or name
+	// objects that are not on the hub.
 	whole    bool
 	volatile []string
-	// aggregate adds what else follows for the template from the reports of the clusters.
+	// aggregate adds fields other than the counters to the status of a template, from the reports of
+	// the clusters.
 	aggregate func(in input, status map[string]any)
 }
 
-// kindOf is the table, by group and kind: the meaning of a kind does not depend on its version.
+// kindOf returns the description of the kind of an object, from a table by group and kind: the
+// meaning of a kind does not depend on its version. The func custom describes a kind that is not in
+// the table.
 func kindOf(o *unstructured.Unstructured) kind {
 	switch o.GroupVersionKind().GroupKind().String() {
 	case "Deployment.apps":
@@ -101,7 +106,8 @@ func kindOf(o *unstructured.Unstructured) kind {
 	return custom(o)
 }
 
-// Kinds that are handled specially in several places.
+// Group and kind of the kinds that are handled specially in several places, as
+// schema.GroupKind.String returns them.
 const (
 	podKind     = "Pod"
 	serviceKind = "Service"
@@ -113,26 +119,26 @@ const (
 	cronJobKind    = "CronJob.batch"
 )
 
-// number returns a number; 0 if it is absent or no number.
+// number returns the whole number at a path in an object; 0 if it is absent or no whole number.
 func number(o map[string]any, path ...string) int64 {
 	n, _, _ := unstructured.NestedInt64(o, path...)
 	return n
 }
 
-// text returns a string; "" if it is absent or no string.
+// text returns the string at a path in an object; "" if it is absent or no string.
 func text(o map[string]any, path ...string) string {
 	s, _, _ := unstructured.NestedString(o, path...)
 	return s
 }
 
-// list returns a list; empty if it is absent or no list. It is not a copy.
+// list returns the list at a path in an object, not a copy; nil if it is absent or no list.
 func list(o map[string]any, path ...string) []any {
 	v, _, _ := unstructured.NestedFieldNoCopy(o, path...)
 	l, _ := v.([]any)
 	return l
 }
 
-// condition returns the condition with a type from a list; nil if there is none.
+// condition returns the condition with the type from a list of conditions; nil if there is none.
 func condition(conditions []any, conditionType string) map[string]any {
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == conditionType {
@@ -142,7 +148,7 @@ func condition(conditions []any, conditionType string) map[string]any {
 	return nil
 }
 
-// conditionIs reports whether an object has a condition with that status.
+// conditionIs reports whether an object has a condition with this type and status.
 func conditionIs(o *unstructured.Unstructured, conditionType string, status corev1.ConditionStatus) bool {
 	return condition(list(o.Object, "status", "conditions"), conditionType)["status"] == string(status)
 }

@@ -2,6 +2,7 @@ package interpreter
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// object reads YAML as an informer would.
+// object parses YAML into the types that an informer uses.
 func object(t testing.TB, manifest string) *unstructured.Unstructured {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(manifest))
@@ -32,7 +33,8 @@ func object(t testing.TB, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// report is what is known of a cluster; the status went through JSON, as it does.
+// report returns a Report of a cluster whose status was encoded as JSON and decoded, as in a
+// binding.
 func report(t testing.TB, cluster string, current bool, status map[string]any) Report {
 	t.Helper()
 	r := Report{Cluster: cluster, Current: current, Observed: Observed(status)}
@@ -88,6 +90,9 @@ func TestReplicas(t *testing.T) {
 		"DaemonSetHasNone":  {manifest: `{apiVersion: apps/v1, kind: DaemonSet, spec: {template: {spec: {containers: []}}}}`},
 		"CustomKind":        {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: 3}}`, replicas: new(int32(3))},
 		"CustomKindWithout": {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: {min: 1}}}`},
+		"CustomKindMost":    {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: 2147483647}}`, replicas: new(int32(math.MaxInt32))},
+		"CustomKindTooMany": {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: 4294967297}}`},
+		"CustomKindTooFew":  {manifest: `{apiVersion: example.org/v1, kind: Deployment, spec: {replicas: -1}}`},
 		"ReplicationController": {
 			manifest: `{apiVersion: v1, kind: ReplicationController, spec: {replicas: 6, template: {spec: {containers: [{name: a, resources: {requests: {cpu: 50m}}}]}}}}`,
 			replicas: new(int32(6)), request: quantities("cpu", "50m"),
@@ -221,7 +226,8 @@ func TestSetReplicas(t *testing.T) {
 	}
 }
 
-// The completions of a Job add up to the template's, whatever the shares.
+// TestCompletions: the completions of the clusters add up to those of the template, for all
+// shares, and are in proportion to the shares.
 func TestCompletions(t *testing.T) {
 	const job = `{apiVersion: batch/v1, kind: Job, metadata: {name: j}, spec: {parallelism: 4, completions: %s}}`
 	all := func(manifest string, shares ...int32) (got []int64, err error) {
@@ -303,7 +309,8 @@ func total(shares []int32) (sum int64) {
 	return sum
 }
 
-// A Job that is there keeps its completions, unless its API server lets them be changed.
+// TestFixedCompletions: a Job in a cluster keeps its completions, unless the API server allows
+// changing them.
 func TestFixedCompletions(t *testing.T) {
 	const job = `{apiVersion: batch/v1, kind: Job, spec: {%s}}`
 	for name, tc := range map[string]struct {
@@ -481,7 +488,7 @@ func TestReflect(t *testing.T) {
 	}
 }
 
-// The time at which the tests aggregate, and one before it.
+// now is the time at which the tests aggregate, and before is an hour earlier.
 const (
 	now    = "2026-03-01T12:00:00Z"
 	before = "2026-03-01T11:00:00Z"
@@ -513,7 +520,7 @@ func TestAggregateDeployment(t *testing.T) {
 	rolling := cond("Progressing", "True", "ReplicaSetUpdated", "Being rolled out.", now, now)
 	waiting := cond("Progressing", "True", "ReplicaSetUpdated", "Not yet applied in b.", now, now)
 	cases := map[string]struct {
-		status string // that the template has, at generation 3
+		status string // the template's status at generation 3
 		items  []Report
 		want   map[string]any
 	}{
@@ -605,8 +612,8 @@ func TestAggregateDeployment(t *testing.T) {
 	}
 }
 
-// TestAggregatePlacing: what is placed in no cluster is no finished rollout, and replicas that
-// each cluster has all of are counted as the template asks for them.
+// TestAggregatePlacing: a rollout with replicas that are placed in no cluster is not finished.
+// If each cluster has all replicas, they are counted as those of the template.
 func TestAggregatePlacing(t *testing.T) {
 	up := map[string]any{"observed": true, "available": true, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}
 	one := map[string]any{"observed": true, "available": true, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 1, "availableReplicas": 1, "unavailableReplicas": 1}
@@ -658,8 +665,8 @@ func TestAggregatePlacing(t *testing.T) {
 	}
 }
 
-// TestAggregateWhole: what is placed in one cluster has that copy's status; what is in several
-// has what one statement can be right about.
+// TestAggregateWhole: a template in one cluster has the status of its copy. A template in
+// several clusters has only the fields that can be combined.
 func TestAggregateWhole(t *testing.T) {
 	const thing = `{apiVersion: example.org/v1, kind: Thing, metadata: {generation: 5}, status: {observedGeneration: 4}}`
 	copied := func(cluster string, current bool, manifest string) Report {
@@ -781,6 +788,9 @@ func TestAvailability(t *testing.T) {
 		"CustomHealthy":      {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {conditions: [{type: Ready, status: "True"}]}}`, 3, 3},
 		"CustomUnhealthy":    {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {conditions: [{type: Ready, status: "False"}]}}`, 3, 0},
 		"CustomNotJudged":    {`{apiVersion: example.org/v1, kind: Thing}`, 1, 1},
+		"CustomTooMany":      {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 4294967297}}`, 1, 1},
+		"CustomManyServe":    {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {availableReplicas: 4294967295}}`, 3, 3},
+		"CustomFewerServe":   {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {availableReplicas: -1}}`, 3, 0},
 		"ReplicasNotCounted": {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}}`, 3, 3},
 		"ClaimPending":       {`{apiVersion: v1, kind: PersistentVolumeClaim, status: {phase: Pending}}`, 1, 0},
 		"ConfigMap":          {`{apiVersion: v1, kind: ConfigMap}`, 1, 1},
@@ -793,7 +803,7 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
-// Pods that exist take room, whether they serve or not.
+// TestPods: all existing pods count, whether they are ready or not.
 func TestPods(t *testing.T) {
 	for name, tc := range map[string]struct {
 		manifest string
@@ -804,6 +814,7 @@ func TestPods(t *testing.T) {
 		"Job":           {`{apiVersion: batch/v1, kind: Job, spec: {parallelism: 5}, status: {active: 2, succeeded: 2, failed: 1}}`, 5},
 		"Custom":        {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {replicas: 2}}`, 2},
 		"CustomReady":   {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {readyReplicas: 1}}`, 1},
+		"CustomWrong":   {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {availableReplicas: -2, replicas: -1}}`, 0},
 		"CustomSilent":  {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}, status: {phase: Up}}`, 0},
 		"Pod":           {`{apiVersion: v1, kind: Pod}`, 1},
 		"WithoutCopies": {`{apiVersion: v1, kind: ConfigMap}`, 0},
@@ -825,6 +836,8 @@ func TestDivisibleBy(t *testing.T) {
 		"Custom":          {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 3}}`, true, false},
 		"CustomWithout":   {`{apiVersion: example.org/v1, kind: Thing}`, false, false},
 		"CustomOtherwise": {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: {min: 1}}}`, false, true},
+		"CustomTooMany":   {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: 4294967297}}`, false, true},
+		"CustomTooFew":    {`{apiVersion: example.org/v1, kind: Thing, spec: {replicas: -1}}`, false, true},
 		"Pod":             {`{apiVersion: v1, kind: Pod}`, true, false},
 		"ConfigMap":       {`{apiVersion: v1, kind: ConfigMap}`, false, false},
 	} {
@@ -910,7 +923,7 @@ func TestAggregateOthers(t *testing.T) {
 				jobCondition("FailureTarget", "2026-01-01T00:00:07Z"), jobCondition("Failed", now),
 			}},
 		},
-		// The API server lets FailureTarget be taken back as little as Failed.
+		// As with Failed, the API server does not allow removing FailureTarget.
 		"JobFailedInAClusterThatLeft": {
 			`{apiVersion: batch/v1, kind: Job, status: {failed: 1, startTime: "2026-01-01T00:00:05Z", conditions: [
 				{type: FailureTarget, status: "True", reason: BackoffLimitExceeded, message: Failed in a., lastTransitionTime: "2026-01-01T00:00:07Z", lastProbeTime: "2026-01-01T00:00:07Z"}]}}`,
@@ -949,13 +962,12 @@ func TestAggregateOthers(t *testing.T) {
 	}
 }
 
-// jobCondition is what the hub says of a Job that failed in cluster a.
+// jobCondition returns a condition of the hub's status for a Job that failed in cluster a.
 func jobCondition(kind, at string) map[string]any {
 	return map[string]any{"type": kind, "status": "True", "reason": "BackoffLimitExceeded", "message": "Failed in a.", "lastTransitionTime": at, "lastProbeTime": at}
 }
 
-// FuzzInterpret: nothing that a JSON decoder makes of bytes may panic, or be changed by
-// being read.
+// FuzzInterpret: no decoded JSON causes a panic, and reading an object does not change it.
 func FuzzInterpret(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[{"resources":{"limits":{"cpu":"1"}}}]}}}}`), []byte(`{"observed":true}`))
 	f.Add([]byte(`{"apiVersion":"batch/v1","kind":"Job","status":{"conditions":[7,{"type":"Failed","status":"True"}]}}`), []byte(`{"failure":7}`))
@@ -971,7 +983,7 @@ func FuzzInterpret(f *testing.F) {
 		Reflect(o)
 		Replicas(o)
 		var reflected map[string]any
-		_ = json.Unmarshal(status, &reflected) // what is no object is no report
+		_ = json.Unmarshal(status, &reflected) // anything but an object counts as no report
 		for _, placing := range []Placing{{}, {Duplicated: true}, {Missing: 1}} {
 			one := Report{Cluster: "a", Current: true, Observed: Observed(reflected), Status: reflected}
 			Aggregate(o, placing, []Report{one})

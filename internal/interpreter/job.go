@@ -15,12 +15,14 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Completions returns the completions of a Job for a cluster if its parallelism is divided: in
-// proportion to the shares, so that those of all clusters add up to those of the Job. The
-// largest remainders are rounded up; of equal ones first that of the larger share, then that of
-// the first cluster by name. The result is nil for other kinds, for a Job without completions,
-// such as a work queue whose pods know when they are done, and if the sum of the shares is 0.
-// It is an error if the cluster has no share.
+// Completions returns spec.completions for the copy of a Job in a cluster if the clusters share the
+// parallelism of the Job. The completions are divided in proportion to the shares and add up to
+// those of the Job. Remainders go to the largest fractions, of equal ones to the larger share, then
+// to the first cluster by name. shares are the targets of the binding.
+//
+// The result is nil, without an error, for other kinds and if the sum of the shares is 0. It is
+// also nil for a Job without completions, such as a work queue. It is an error if the cluster has
+// no share.
 func Completions(o *unstructured.Unstructured, shares []workv1alpha2.TargetCluster, cluster string) (*int64, error) {
 	if o.GroupVersionKind().GroupKind().String() != jobKind {
 		return nil, nil //nolint:nilnil // documented
@@ -59,6 +61,7 @@ func Completions(o *unstructured.Unstructured, shares []workv1alpha2.TargetClust
 	return nil, fmt.Errorf("share out the completions of Job %s: %s has no share", o.GetName(), cluster)
 }
 
+// parallelism returns the share of the parallelism of a Job that a target cluster has; 0 for nil.
 func parallelism(t workv1alpha2.TargetCluster) int64 {
 	if t.Replicas == nil {
 		return 0
@@ -66,7 +69,7 @@ func parallelism(t workv1alpha2.TargetCluster) int64 {
 	return int64(*t.Replicas)
 }
 
-// SetCompletions sets how many pods of a Job have to succeed.
+// SetCompletions sets spec.completions of a Job, in place.
 func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	if err := unstructured.SetNestedField(job.Object, n, "spec", "completions"); err != nil {
 		return fmt.Errorf("set completions of Job %s: %w", job.GetName(), err)
@@ -74,13 +77,14 @@ func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	return nil
 }
 
-// HasCompletions reports whether an object is a Job with completions.
+// HasCompletions reports whether an object is a Job that sets spec.completions.
 func HasCompletions(o *unstructured.Unstructured) bool {
 	_, found, err := unstructured.NestedInt64(o.Object, "spec", "completions")
 	return found && err == nil && o.GroupVersionKind().GroupKind().String() == jobKind
 }
 
-// CompletionsOf returns the completions of a Job; nil for a Job without, and for other kinds.
+// CompletionsOf returns spec.completions of a Job; nil for a Job that does not set it, and for
+// other kinds.
 func CompletionsOf(o *unstructured.Unstructured) *int64 {
 	if !HasCompletions(o) {
 		return nil
@@ -88,17 +92,17 @@ func CompletionsOf(o *unstructured.Unstructured) *int64 {
 	return new(number(o.Object, "spec", "completions"))
 }
 
-// Elastic reports whether an object is an Indexed Job whose completions equal its parallelism:
-// an API server allows both to be changed together.
+// Elastic reports whether an object is an Indexed Job whose completions equal its parallelism. An
+// API server allows both of such a Job to be changed together.
 func Elastic(o *unstructured.Unstructured) bool {
 	return HasCompletions(o) && text(o.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) &&
 		number(o.Object, "spec", "completions") == number(o.Object, "spec", "parallelism")
 }
 
-// FixedCompletions returns the completions that a Job in a cluster (live) keeps, as no API
-// server allows them to be changed. It is nil if they may be changed, which is so for an
-// Indexed Job whose manifest has as many completions as parallelism, and if either of the two
-// has no completions.
+// FixedCompletions returns the completions that live, a Job in a cluster, keeps when manifest is
+// applied to it, as an API server does not allow a change. It is nil if manifest or live has no
+// completions. It is also nil if a change is allowed: live is an Indexed Job, and manifest has as
+// many completions as parallelism.
 func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 	if !HasCompletions(manifest) || !HasCompletions(live) ||
 		text(live.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) && number(manifest.Object, "spec", "completions") == number(manifest.Object, "spec", "parallelism") {
@@ -107,16 +111,15 @@ func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 	return new(number(live.Object, "spec", "completions"))
 }
 
-// aggregateJob aggregates the status of a Job. The API server enforces rules for it: a finished
-// Job stays finished, counters do not decrease, and a start time does not change. So that the
-// hub's status can always be written, a cluster that left, or that runs a Job that finished
-// elsewhere, does not undo earlier reports.
+// aggregateJob sets the status of a Job from the reports of its clusters. The API server of the hub
+// enforces rules for the status: a finished Job stays finished, counters do not decrease, and a
+// start time does not change. So earlier values stay if a cluster left, or runs a Job that finished
+// in other clusters.
 //
-// A Job that failed in one cluster will fail. FailureTarget says so at once, and does not go
-// back either. The Job is Failed once its work has ended in every cluster, as a Job of one
-// cluster is Failed once its last pod has ended: a client that sees Failed assumes that nothing
-// runs, and the controller of ttlSecondsAfterFinished deletes the template, and with it the
-// copies.
+// If a Job failed in one cluster, it will fail, and has the condition FailureTarget at once and
+// from then on. It is Failed only when its work has ended in every cluster. A client that sees
+// Failed assumes that nothing runs any more, and the controller of ttlSecondsAfterFinished then
+// deletes the template and so the copies.
 func aggregateJob(in input, status map[string]any) {
 	t, reports, now := in.template, in.reports, in.now
 	present, _, _ := unstructured.NestedFieldNoCopy(t.Object, "status")
@@ -179,8 +182,10 @@ func aggregateJob(in input, status map[string]any) {
 	}
 }
 
-// failureTarget returns the condition with the clusters in which a Job failed; nil if it failed
-// in none. If those clusters do not report any more, it returns the existing condition.
+// failureTarget returns the condition FailureTarget, True, of a Job that failed in the clusters
+// named in failed. Its reason comes from the first report of a failure. conditions are those that
+// the template has. If failed is empty, a FailureTarget in conditions that is True stays, because
+// the cluster that failed may have left: the result is a copy of it. Otherwise the result is nil.
 func failureTarget(conditions []any, reports []Report, failed []string, now string) map[string]any {
 	if len(failed) == 0 {
 		if old := condition(conditions, "FailureTarget"); old["status"] == string(corev1.ConditionTrue) {
@@ -198,8 +203,9 @@ func failureTarget(conditions []any, reports []Report, failed []string, now stri
 	return s.condition(conditions, now, "lastProbeTime")
 }
 
-// earliest and latest return the first and last of times in the form of the API: RFC 3339 in
-// UTC with whole seconds, which sorts as text. They return "" if no cluster reports the time.
+// earliest returns the first of the times in the field name of the statuses of all clusters; "" if
+// none has it. The times are texts in the form of the API, RFC 3339 in UTC with whole seconds, and
+// sort as text.
 func earliest(reports []Report, name string) string {
 	first := ""
 	for _, r := range reports {
@@ -210,6 +216,8 @@ func earliest(reports []Report, name string) string {
 	return first
 }
 
+// latest returns the last of the times in the field name of the statuses of all clusters; "" if
+// none has it. The times have the form of the API.
 func latest(reports []Report, name string) string {
 	last := ""
 	for _, r := range reports {

@@ -8,23 +8,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Hub describes how the API server of the hub treats objects that are templates.
+// Hub describes how the API server of the hub treats objects that configure an API server. OnHub
+// uses it.
 type Hub struct {
-	// Embedded is true for Orrery's own API server, on which only Orrery runs.
+	// Embedded is true for Orrery's own API server, which runs only Orrery, and false if the hub is
+	// another Kubernetes cluster.
 	Embedded bool
-	// Webhooks is true if it calls admission webhooks.
+	// Webhooks is true if the API server calls admission webhooks.
 	Webhooks bool
 }
 
-// Groups of kinds that configure an API server.
+// API groups of kinds that configure an API server.
 const (
 	admissionGroup = "admissionregistration.k8s.io"
 	flowGroup      = "flowcontrol.apiserver.k8s.io"
 	rbacGroup      = "rbac.authorization.k8s.io"
 )
 
-// OnHub describes the effect of a template on the hub itself, apart from its placement: an API
-// server obeys some kinds even if they are meant for members only. It is "" for most kinds.
+// OnHub returns a message about the effect that a template has on the hub itself, apart from being
+// placed in clusters; "" for most kinds. An API server obeys objects of some kinds, for example
+// admission policies, even if they are meant for members only. The caller appends it to another
+// message.
 func OnHub(o *unstructured.Unstructured, hub Hub) string {
 	switch kind := o.GroupVersionKind().GroupKind(); kind {
 	case schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"},

@@ -21,7 +21,7 @@ func TestOnHub(t *testing.T) {
 	for name, c := range map[string]struct {
 		object *unstructured.Unstructured
 		hub    Hub
-		want   string // a part of it; empty: nothing is said
+		want   string // a part of the message; empty: no message
 	}{
 		"Deployment":          {object("apps/v1", "Deployment", nil), own, ""},
 		"Policy":              {object(admission, "ValidatingAdmissionPolicy", nil), own, "in force on the hub"},

@@ -10,8 +10,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Keys of a reflected status that are not fields of the kind's own status. They store, in short
-// form, what Aggregate needs of the metadata and conditions of the object.
+// Keys of a reflected status (see Reflect) that are not fields of the kind's own status. They
+// store, in short form, what Aggregate needs of the metadata and conditions of the object.
 const (
 	keyObserved  = "observed"  // true: the cluster's controller has seen the object's current spec
 	keyAvailable = "available" // true: the Deployment's condition Available is True
@@ -25,9 +25,10 @@ const (
 	keyGeneration = "generation" // of the object, for the generations in its own status
 )
 
-// Reflect returns the part of an object's status that bindings keep for each cluster, in as few
-// bytes as Aggregate needs: zero values are left out. It is nil if there is nothing to keep,
-// and shares no memory with the object.
+// Reflect returns the reflected status of an object in a cluster: the part of its status that a
+// binding keeps for each cluster. It has only what Aggregate needs, without zero values, and the
+// cause if the object is unhealthy. It is nil if there is nothing to keep, and shares no memory
+// with the object.
 func Reflect(o *unstructured.Unstructured) map[string]any {
 	k := kindOf(o)
 	status := map[string]any{}
@@ -54,7 +55,7 @@ func Reflect(o *unstructured.Unstructured) map[string]any {
 	return status
 }
 
-// count copies the counters that are not zero.
+// count copies the named counters that are not zero from the status of the object to status.
 func count(o *unstructured.Unstructured, status map[string]any, counters ...string) {
 	for _, name := range counters {
 		if n := number(o.Object, "status", name); n != 0 {
@@ -63,6 +64,8 @@ func count(o *unstructured.Unstructured, status map[string]any, counters ...stri
 	}
 }
 
+// reflectDeployment adds to status whether a Deployment is available and whether it has exceeded
+// its progress deadline.
 func reflectDeployment(o *unstructured.Unstructured, status map[string]any) {
 	if conditionIs(o, "Available", corev1.ConditionTrue) {
 		status[keyAvailable] = true
@@ -72,6 +75,8 @@ func reflectDeployment(o *unstructured.Unstructured, status map[string]any) {
 	}
 }
 
+// reflectJob adds the counters and times of a Job to status, and whether the Job failed or is
+// suspended.
 func reflectJob(o *unstructured.Unstructured, status map[string]any) {
 	count(o, status, "active", "ready", "succeeded", "failed")
 	copyTexts(o, status, "startTime", "completionTime")
@@ -83,12 +88,14 @@ func reflectJob(o *unstructured.Unstructured, status map[string]any) {
 	}
 }
 
+// reflectLoadBalancer adds the addresses of the load balancer of a Service or Ingress to status.
 func reflectLoadBalancer(o *unstructured.Unstructured, status map[string]any) {
 	if ingress, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); len(ingress) > 0 {
 		status["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
 }
 
+// reflectService adds the addresses of the load balancer and the node ports of a Service to status.
 func reflectService(o *unstructured.Unstructured, status map[string]any) {
 	reflectLoadBalancer(o, status)
 	ports := map[string]any{}
@@ -100,8 +107,8 @@ func reflectService(o *unstructured.Unstructured, status map[string]any) {
 	}
 }
 
-// NodePorts returns the node ports of a Service of type NodePort by port and protocol, such as
-// 80/TCP; nil for all other objects.
+// NodePorts returns the node ports of a Service of type NodePort. The keys are port and protocol,
+// such as 80/TCP. It is nil for all other objects.
 func NodePorts(o *unstructured.Unstructured) map[string]int64 {
 	if o.GroupVersionKind().GroupKind().String() != serviceKind || text(o.Object, "spec", "type") != string(corev1.ServiceTypeNodePort) {
 		return nil
@@ -115,7 +122,8 @@ func NodePorts(o *unstructured.Unstructured) map[string]int64 {
 	return ports
 }
 
-// ReflectedNodePorts returns the NodePorts of the object of a reflected status.
+// ReflectedNodePorts returns the node ports that Reflect has stored in a reflected status, with
+// keys such as 80/TCP; empty if it has none.
 func ReflectedNodePorts(status map[string]any) map[string]int64 {
 	ports, _ := status[keyNodePorts].(map[string]any)
 	out := make(map[string]int64, len(ports))
@@ -125,11 +133,12 @@ func ReflectedNodePorts(status map[string]any) map[string]int64 {
 	return out
 }
 
+// reflectCronJob adds lastScheduleTime and lastSuccessfulTime of a CronJob to status.
 func reflectCronJob(o *unstructured.Unstructured, status map[string]any) {
 	copyTexts(o, status, "lastScheduleTime", "lastSuccessfulTime")
 }
 
-// copyTexts copies the texts that are not empty.
+// copyTexts copies the named texts that are not empty from the status of the object to status.
 func copyTexts(o *unstructured.Unstructured, status map[string]any, names ...string) {
 	for _, name := range names {
 		if t := text(o.Object, "status", name); t != "" {

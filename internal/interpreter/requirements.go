@@ -11,27 +11,28 @@ import (
 	"k8s.io/component-helpers/resource"
 )
 
-// Requirements are what each replica of an object requires of its cluster.
+// Requirements is what each replica of an object requires of its cluster. The scheduler compares it
+// with the free capacity.
 type Requirements struct {
-	// Requests are the resources that it requests of a node, and Limits those that it may use
-	// there.
+	// Requests are the resources that a replica requests of a node, and Limits those that it may use
+	// on the node.
 	Requests, Limits corev1.ResourceList
-	// NodeSelector and NodeAffinity say which nodes are suitable; nil: all. Tolerations are those
-	// for taints of nodes.
+	// NodeSelector and NodeAffinity say which nodes are suitable; nil: all nodes. Tolerations say
+	// which taints of nodes the replica tolerates.
 	NodeSelector map[string]string
 	NodeAffinity *corev1.NodeSelector
 	Tolerations  []corev1.Toleration
-	// Kind of the object, Namespace, PriorityClassName and Scopes say for which quotas the replica
-	// counts. Scopes are the quota scopes of the pod itself; its priority class may add others.
+	// Kind, the kind of the object, Namespace, PriorityClassName and Scopes say which ResourceQuotas
+	// count the replica. Scopes are the quota scopes of the pod without those by priority class.
 	Kind                         schema.GroupVersionKind
 	Namespace, PriorityClassName string
 	Scopes                       []corev1.ResourceQuotaScope
 }
 
-// RequirementsOf returns the requirements of the replicas of an object. It is nil for an object
-// without replicas, and for an invalid pod spec: no cluster can schedule that, and the API
-// server reports it better. A custom kind with its pods in an unknown place has no known
-// requirements, and is taken to fit on every node.
+// RequirementsOf returns what each replica of an object requires. It is nil for an object without
+// replicas, and for an invalid pod spec, which no cluster can schedule. A custom kind without a pod
+// spec at the usual path counts as if it fits on every node: the result has no requests, and
+// tolerates every taint.
 func RequirementsOf(o *unstructured.Unstructured) *Requirements {
 	if Replicas(o) == nil {
 		return nil
@@ -39,8 +40,9 @@ func RequirementsOf(o *unstructured.Unstructured) *Requirements {
 	return requirementsIn(o, PodSpec(o))
 }
 
-// requirementsIn returns the requirements of the pods of an object with a pod spec; nil if the
-// spec is invalid.
+// requirementsIn returns what each pod of an object requires by its pod spec; nil if the spec is
+// invalid. If spec is nil and the kind is a custom one, the result has no requests, and tolerates
+// every taint.
 func requirementsIn(o *unstructured.Unstructured, spec map[string]any) *Requirements {
 	if spec == nil && !builtIn(o.GroupVersionKind().Group) {
 		return &Requirements{
@@ -56,9 +58,10 @@ func requirementsIn(o *unstructured.Unstructured, spec map[string]any) *Requirem
 	return r
 }
 
-// requirementsOf returns the requirements of a pod. It sets missing requests of its containers.
+// requirementsOf returns what a pod requires, without Kind and Namespace. In pod, it sets missing
+// requests of containers to their limits.
 func requirementsOf(pod *corev1.Pod) *Requirements {
-	// The API server does this for pods, but not for pod templates.
+	// The API server sets missing requests to the limits in pods, but not in pod templates.
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			requests := maps.Clone(containers[i].Resources.Limits)
@@ -80,8 +83,8 @@ func requirementsOf(pod *corev1.Pod) *Requirements {
 	return r
 }
 
-// scopes returns the quota scopes of a pod itself, as Kubernetes' quota controller determines
-// them.
+// scopes returns the quota scopes of a pod with the requirements r, without those by priority
+// class, as Kubernetes' quota controller determines them.
 func scopes(pod *corev1.PodSpec, r *Requirements) []corev1.ResourceQuotaScope {
 	in := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort}
 	if pod.ActiveDeadlineSeconds != nil {
@@ -98,7 +101,8 @@ func scopes(pod *corev1.PodSpec, r *Requirements) []corev1.ResourceQuotaScope {
 	return in
 }
 
-// podAffinity returns the terms by which a pod is to be near other pods, or away from them.
+// podAffinity returns all terms of pod affinity and pod anti-affinity in a, required and preferred
+// ones; nil if a is nil.
 func podAffinity(a *corev1.Affinity) (terms []corev1.PodAffinityTerm) {
 	if a == nil {
 		return nil

@@ -12,7 +12,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// ending are the custom kinds whose objects do a piece of work and end.
+// ending are the custom kinds whose objects do a piece of work and end, such as training jobs and
+// workflows.
 var ending = map[schema.GroupKind]bool{
 	{Group: "kubeflow.org", Kind: "PyTorchJob"}: true, {Group: "kubeflow.org", Kind: "TFJob"}: true,
 	{Group: "kubeflow.org", Kind: "XGBoostJob"}: true, {Group: "kubeflow.org", Kind: "JAXJob"}: true,
@@ -27,8 +28,8 @@ var ending = map[schema.GroupKind]bool{
 	{Group: "velero.io", Kind: "Backup"}:                      true, {Group: "velero.io", Kind: "Restore"}: true,
 }
 
-// Ends reports whether objects of a kind are known to do a piece of work and end. Others may
-// end as well: RunPhase reads that from their status.
+// Ends reports whether a kind is known to do a piece of work and end: Job, Pod and the custom kinds
+// in ending. Objects of other custom kinds may end as well; RunPhase sees that in their status.
 func Ends(gk schema.GroupKind) bool {
 	switch gk.String() {
 	case jobKind, podKind:
@@ -37,9 +38,9 @@ func Ends(gk schema.GroupKind) bool {
 	return ending[gk]
 }
 
-// RunPhase returns how the work of an object ended: RunComplete or RunFailed. It is "" if the
-// work has not ended, or the kind does not end. A pod that is being deleted has not ended by
-// itself.
+// RunPhase returns how the work of an object ended, by its status: RunComplete or RunFailed. It is
+// "" if the work has not ended, or objects of the kind do not end. It is also "" for a pod that is
+// being deleted, because the deletion may have ended it.
 func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	gk := o.GroupVersionKind().GroupKind()
 	switch {
@@ -53,7 +54,7 @@ func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	case builtIn(gk.Group):
 		return ""
 	case !ending[gk] && !saysWhenItEnded(o):
-		return "" // Succeeded alone may mean that something is installed
+		return "" // the condition Succeeded alone may mean that something is installed
 	}
 	if p := phaseOfConditions(o); p != "" {
 		return p
@@ -73,11 +74,12 @@ func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	return ""
 }
 
-// Succeeded returns how many completions of a Job have succeeded by its status.
+// Succeeded returns how many completions of a Job have succeeded, from its status or its reflected
+// status; 0 for nil.
 func Succeeded(status map[string]any) int64 { return number(status, "succeeded") }
 
-// phaseNamed returns the phase for the word with which a kind says how an object ended; "" for
-// other words.
+// phaseNamed returns the phase for a word in the status of an object that says how its work ended,
+// in any case; "" for other words.
 func phaseNamed(word string) workv1alpha2.RunPhase {
 	switch strings.ToLower(word) {
 	case "succeeded", "complete", "completed", "finished":
@@ -88,8 +90,8 @@ func phaseNamed(word string) workv1alpha2.RunPhase {
 	return ""
 }
 
-// phaseOfConditions returns the phase by the conditions with which kinds say how an object
-// ended; "" if there is none.
+// phaseOfConditions returns how the work of an object ended, by its conditions; "" if they do not
+// say that it ended.
 func phaseOfConditions(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	for _, kind := range []string{"Failed", "Aborted"} {
 		if conditionIs(o, kind, corev1.ConditionTrue) {
@@ -108,7 +110,8 @@ func phaseOfConditions(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	return ""
 }
 
-// saysWhenItEnded reports whether the status of a custom object has the time of its end.
+// saysWhenItEnded reports whether the status of an object of a custom kind has the time at which
+// its work ended.
 func saysWhenItEnded(o *unstructured.Unstructured) bool {
 	return slices.ContainsFunc([]string{"completionTime", "completionTimestamp", "finishedAt", "endTime", "terminationTime"}, func(name string) bool {
 		_, err := time.Parse(time.RFC3339, text(o.Object, "status", name))
@@ -116,8 +119,10 @@ func saysWhenItEnded(o *unstructured.Unstructured) bool {
 	})
 }
 
-// EndedStatus returns the reflected status of an object that ended and is gone, if nothing else
-// is known of it: what Aggregate needs. It is nil for kinds other than Job and Pod.
+// EndedStatus returns a reflected status (see Reflect) for a copy whose work ended at a time and
+// that is gone, if its status was never seen. It has what Aggregate needs. Every phase but
+// RunComplete counts as failed. succeeded is the number of completions of a Job. It is nil for
+// kinds other than Job and Pod.
 func EndedStatus(gk schema.GroupKind, phase workv1alpha2.RunPhase, succeeded int64, at time.Time) map[string]any {
 	ended := at.UTC().Format(time.RFC3339)
 	complete := phase == workv1alpha2.RunComplete

@@ -15,20 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupMount is where cgroups are mounted.
+// groupMount is the directory below which cgroups are mounted.
 const groupMount = "/sys/fs/cgroup"
 
 // hierarchy is a mounted cgroup tree. With cgroup v1 there is one tree for each controller, and
 // often a v2 tree without controllers. With v2 there is one tree.
 type hierarchy struct {
 	Name    string // below /sys/fs/cgroup; "" if it is the only one
-	Options string // of its mount; "" with v2
-	// Own is the directory of this process's group. The lab stays below it, within its limits. If
-	// there is only v2, Own is the nearest parent that can give controllers to its children.
+	Options string // the mount options that name its controllers; "" with v2
+	// Own is the directory of the group of this process. The groups of the lab are below it, within
+	// its limits. With v2 alone, Own is the nearest parent of that group that can give controllers to
+	// its children.
 	Own string
 }
 
-// joinedHierarchies returns the hierarchies, and where this process is in them, from /proc.
+// joinedHierarchies returns the mounted cgroup trees, with the group of this process in each of
+// them. It reads /proc.
 func joinedHierarchies() ([]hierarchy, error) {
 	memberships, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -41,7 +43,7 @@ func joinedHierarchies() ([]hierarchy, error) {
 	defer mounts.Close()
 	var all []hierarchy
 	for lines := bufio.NewScanner(mounts); lines.Scan(); {
-		// 36 35 98:0 /root /mount/point options optional… - type source superoptions
+		// A line: 36 35 98:0 /root /mount/point options optional… - type source superoptions
 		before, after, _ := strings.Cut(lines.Text(), " - ")
 		mount, super := strings.Fields(before), strings.Fields(after)
 		if len(mount) < 6 || len(super) < 3 || !strings.HasPrefix(mount[4], groupMount) {
@@ -77,15 +79,16 @@ func joinedHierarchies() ([]hierarchy, error) {
 	return all, nil
 }
 
-// controllers removes the mount options that do not identify the hierarchy.
+// controllers returns those of the mount options of a cgroup tree that name its controllers.
 func controllers(options string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(option string) bool {
 		return slices.Contains([]string{"rw", "ro", "none", "xattr", "clone_children", "noprefix"}, option)
 	}), ",")
 }
 
-// delegating returns dir, or its nearest parent whose children have the controllers that a kubelet
-// needs. With v2 such a group cannot have processes, unless it is the root.
+// delegating returns dir, or its nearest parent that gives its children the controllers that a
+// kubelet needs: cpu, memory and pids. With v2 such a group can have no processes of its own,
+// unless it is the root. If there is none, it returns an error.
 func delegating(dir string) (string, error) {
 	for ; strings.HasPrefix(dir, groupMount); dir = filepath.Dir(dir) {
 		content, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
@@ -101,8 +104,9 @@ func delegating(dir string) (string, error) {
 		"write +cpu +memory +pids to %s/cgroup.subtree_control", groupMount)
 }
 
-// membership returns the path for the controllers of a mount, from lines such as
-// 4:cpu,cpuacct:/path.
+// membership returns the path of this process's group in the tree whose controllers are options.
+// lines are those of /proc/self/cgroup, such as 4:cpu,cpuacct:/path. The result is false if no line
+// has these controllers.
 func membership(lines, options string) (string, bool) {
 	for line := range strings.Lines(lines) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -113,7 +117,8 @@ func membership(lines, options string) (string, bool) {
 	return "", false
 }
 
-// makeGroups creates the host's group in each hierarchy. It removes groups from before a power cut.
+// makeGroups creates the cgroup of the host in each tree. Before, it removes the groups that the
+// host had before it was killed.
 func (h *Host) makeGroups(ctx context.Context) error {
 	for _, g := range h.lab.groups {
 		if err := removeGroup(ctx, h.groupDir(g)); err != nil {
@@ -125,7 +130,8 @@ func (h *Host) makeGroups(ctx context.Context) error {
 			if err := os.Mkdir(dir, 0o755); err != nil && !exists(err) {
 				return err
 			}
-			// A new cpuset is empty, and no process can join it.
+			// In a new cpuset no process can run until it has CPUs and memory nodes: copy those of its
+			// parent.
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				if g.Options != "cpuset" {
 					break
@@ -149,7 +155,7 @@ func (h *Host) makeGroups(ctx context.Context) error {
 	return nil
 }
 
-// delegate gives all controllers of a v2 group to its children.
+// delegate gives all controllers of the v2 group in dir to its children.
 func delegate(dir string) error {
 	content, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -163,11 +169,13 @@ func delegate(dir string) error {
 	return nil
 }
 
+// groupDir returns the directory of the host's cgroup in a tree.
 func (h *Host) groupDir(g hierarchy) string {
 	return filepath.Join(g.Own, h.lab.network.bridge, h.Name)
 }
 
-// groupLines returns the input of host.sh: directory, name and options of each hierarchy.
+// groupLines returns the cgroups of the host for the script host.sh. Each line has the directory of
+// the group, and the name and options of its tree; "-" stands for "".
 func (h *Host) groupLines() string {
 	lines := make([]string, 0, len(h.lab.groups))
 	for _, g := range h.lab.groups {
@@ -176,7 +184,8 @@ func (h *Host) groupLines() string {
 	return strings.Join(lines, "\n")
 }
 
-// processGroups returns the groups in which the host's processes start.
+// processGroups returns the directories of the cgroups that processes of the host join at their
+// start.
 func (h *Host) processGroups() []string {
 	dirs := make([]string, 0, len(h.lab.groups))
 	for _, g := range h.lab.groups {
@@ -189,7 +198,8 @@ func (h *Host) processGroups() []string {
 	return dirs
 }
 
-// removeGroup removes a group and its subgroups as soon as their processes are gone.
+// removeGroup removes the cgroup in dir with all groups below it. It waits until their processes
+// are gone, for at most bootTime. A missing group is no error.
 func removeGroup(ctx context.Context, dir string) error {
 	return until(ctx, func() error {
 		var dirs []string

@@ -20,18 +20,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is how long a host may take until it answers ssh.
+// bootTime is how long a host may take until it answers SSH. It also limits other waits of the lab.
 const bootTime = 3 * time.Minute
 
-// hostScript runs as PID 1 of a host until it becomes the init system.
+// hostScript is the shell script with which a host boots: it is PID 1, sets up the file system and
+// network, and then becomes systemd.
 //
 //go:embed host.sh
 var hostScript string
 
-// Host is a Linux host of a lab. Its file system is the machine's with an own overlay. /var, /root,
-// /home, /tmp, /opt and /usr/local are empty at first.
+// Host is a Linux host of a lab, made of namespaces of this machine. Its file system is that of the
+// machine with an overlay of its own. /var, /root, /home, /tmp, /opt and /usr/local begin empty.
 //
-// Its PID 1 is systemd, with sshd, the journal and D-Bus as its only units.
+// PID 1 of the host is systemd, with sshd, the journal and D-Bus as its only units.
 type Host struct {
 	Name    string
 	Address string
@@ -41,16 +42,17 @@ type Host struct {
 	address netip.Addr
 
 	mu   sync.Mutex
-	init *exec.Cmd // nil while the host is off
+	init *exec.Cmd // PID 1 of the host; nil while the host is off
 }
 
+// newHost returns the host with this number, from 1. It creates nothing on the machine.
 func newHost(l *Lab, number int) *Host {
 	name, address := "host-"+strconv.Itoa(number), l.network.address(number)
 	return &Host{Name: name, Address: address.String(), lab: l, dir: filepath.Join(l.dir, name), address: address}
 }
 
-// SSH is how to reach a host: as root by key, as the operator by key or password. The operator may
-// run everything by sudo, which asks for the password.
+// SSH describes how to log in to a host: as root with the key, or as the user Operator with the key
+// or the password. The operator may run everything by sudo, which asks for the password.
 type SSH struct {
 	Address  string
 	Port     int
@@ -59,12 +61,13 @@ type SSH struct {
 	Password string
 }
 
-// SSH returns how to reach the host.
+// SSH returns how to log in to the host.
 func (h *Host) SSH() SSH {
 	return SSH{Address: h.Address, Port: 22, KeyFile: h.lab.key, Operator: operator, Password: operatorPassword}
 }
 
-// HostKey returns the host's public key in the format of known_hosts, without the host name.
+// HostKey returns the public SSH key of the host, as type and key. A line of known_hosts has the
+// name of the host before that.
 func (h *Host) HostKey() (string, error) {
 	content, err := os.ReadFile(h.upper("etc/ssh/ssh_host_ed25519_key.pub"))
 	if err != nil {
@@ -74,7 +77,8 @@ func (h *Host) HostKey() (string, error) {
 	return strings.Join(fields[:min(2, len(fields))], " "), nil
 }
 
-// RotateHostKey replaces the host's key, as a new installation would.
+// RotateHostKey replaces the SSH key of the host, as if the host were installed again. The host may
+// be up or down.
 func (h *Host) RotateHostKey(ctx context.Context) error {
 	path := h.upper("etc/ssh/ssh_host_ed25519_key")
 	fresh := filepath.Join(h.dir, "host_key")
@@ -102,13 +106,13 @@ func (h *Host) RotateHostKey(ctx context.Context) error {
 	return err
 }
 
-// Root returns the path of the host's root directory on the machine. It is valid while the host
-// is up.
+// Root returns the path on this machine that leads to the root directory of the host. It is valid
+// while the host is up.
 func (h *Host) Root() string {
 	return fmt.Sprintf("/proc/%d/root", h.PID())
 }
 
-// PID returns the host's first process, seen from the machine; 0 while the host is down.
+// PID returns the process ID, on this machine, of the host's PID 1. It is 0 while the host is down.
 func (h *Host) PID() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,10 +122,12 @@ func (h *Host) PID() int {
 	return h.init.Process.Pid
 }
 
+// up reports whether the host was started and not killed.
 func (h *Host) up() bool { return h.PID() != 0 }
 
-// Run runs a program in the host as root, without ssh, and returns its standard output. Processes
-// that the program leaves behind stay in the host.
+// Run runs a program in the host as root, without SSH, and returns its standard output, also with
+// an error. Processes that the program leaves behind stay in the host. It returns an error if the
+// host is down.
 func (h *Host) Run(ctx context.Context, argv ...string) (string, error) {
 	pid := h.PID()
 	if pid == 0 {
@@ -139,14 +145,15 @@ exec nsenter --target "$LAB_PID" --mount --uts --ipc --net --pid --cgroup --root
 	// nsenter has a child in the host, which must end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a daemon that it started may hold the output open
+	cmd.WaitDelay = time.Second // a daemon that the program started may hold the output open
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return stdout.String(), fmt.Errorf("%s: %s: %w: %s", h.Name, strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
 }
 
-// Start boots the host, also after Kill, and waits until it answers ssh.
+// Start boots the host, also after Kill, and waits until it answers SSH. After an error the host is
+// down.
 func (h *Host) Start(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -167,13 +174,15 @@ func (h *Host) Start(ctx context.Context) (err error) {
 	})
 }
 
+// boot starts PID 1 of the host and connects the host to the network. It returns an error if the
+// host is up.
 func (h *Host) boot(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.init != nil {
 		return errors.New("it is up")
 	}
-	// systemd-tmpfiles does this at boot.
+	// On a real host systemd-tmpfiles makes /tmp empty at boot.
 	if err := emptyDir(filepath.Join(h.dir, "private/tmp")); err != nil {
 		return err
 	}
@@ -215,7 +224,7 @@ func (h *Host) boot(ctx context.Context) error {
 	return err
 }
 
-// answers returns nil when sshd sends its greeting.
+// answers returns nil if sshd of the host accepts a connection and sends its greeting.
 func (h *Host) answers(ctx context.Context) error {
 	dialer := net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(h.Address, "22"))
@@ -230,8 +239,8 @@ func (h *Host) answers(ctx context.Context) error {
 	return err
 }
 
-// Kill cuts the host's power: all its processes are killed, which frees its mounts, network and
-// cgroups. Files stay as they were written to disk.
+// Kill kills all processes of the host, as a loss of power would. This frees its mounts, network
+// and cgroups. Files stay as they are. It does nothing if the host is down.
 func (h *Host) Kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,10 +249,10 @@ func (h *Host) Kill() {
 	}
 	// The kernel kills all processes of a PID namespace when the first one dies, before Wait
 	// returns.
-	_ = h.init.Process.Kill() // it exists until Wait
-	_ = h.init.Wait()         // it was killed
+	_ = h.init.Process.Kill() // no error: the process exists until Wait
+	_ = h.init.Wait()         // the error says that the process was killed
 	h.init = nil
-	// The link goes with the namespace, but not at once.
+	// The kernel removes the link with the network namespace, but some time later.
 	h.lab.network.disconnect(h.link())
 }
 
@@ -252,21 +261,22 @@ func (h *Host) Cut(ctx context.Context) error {
 	return run(ctx, "ip", "link", "set", h.link(), "down")
 }
 
-// Mend connects the host to the network again.
-func (h *Host) Mend(ctx context.Context) error {
+// Reconnect connects the host to the network again.
+func (h *Host) Reconnect(ctx context.Context) error {
 	return run(ctx, "ip", "link", "set", h.link(), "up")
 }
 
-// link returns the name of the machine's end of the host's network link. Names have at most 15
-// bytes.
+// link returns the name of the network link that leads from the bridge of the lab to the host.
+// Names of links have at most 15 bytes.
 func (h *Host) link() string {
 	return h.lab.network.bridge + "h" + strings.TrimPrefix(h.Name, "host-")
 }
 
-// upper returns the path of a file in the host's overlay.
+// upper returns the path, on this machine, of a file in the upper layer of the host's overlay.
 func (h *Host) upper(path string) string { return filepath.Join(h.dir, "upper", path) }
 
-// console returns the last 1000 bytes of the output of init and its services.
+// console returns the last 1000 bytes that PID 1 of the host and its services have printed, for
+// errors. If they cannot be read, it returns the text of that error.
 func (h *Host) console() string {
 	content, err := os.ReadFile(filepath.Join(h.dir, "console"))
 	if err != nil {
@@ -275,8 +285,8 @@ func (h *Host) console() string {
 	return strings.TrimSpace(string(content[max(0, len(content)-1000):]))
 }
 
-// until calls f until it succeeds or ctx ends, for at most bootTime, and returns the last
-// error of f.
+// until calls f until it succeeds. If ctx ends or bootTime has passed, it returns the last error of
+// f.
 func until(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTime)
 	defer cancel()

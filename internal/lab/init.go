@@ -10,19 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemd is the path on Debian.
+// systemd is the path of systemd on Debian.
 const systemd = "/usr/lib/systemd/systemd"
 
-// initCommand becomes PID 1 of a host. In a container, systemd expects less of the system.
+// initCommand is the command line that becomes PID 1 of a host. The variable container makes
+// systemd expect less of the system.
 const initCommand = "container=lab " + systemd + " --log-target=console --show-status=no"
 
-// systemdUnits are the machine's units that a host starts. The others set up devices, kernel
-// settings and logins, which belong to the machine.
+// systemdUnits are the units of the machine that also run in a host. The machine's other units set
+// up devices, kernel settings and logins, which a host shares with the machine.
 var systemdUnits = []string{
 	"dbus.service", "dbus.socket", "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
 }
 
-// prepareSystemd masks the machine's units that a host does not need.
+// prepareSystemd masks the machine's other units in the host, and enables sshd.
 func (h *Host) prepareSystemd() error {
 	dir := h.upper("etc/systemd/system")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

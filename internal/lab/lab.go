@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Options of a lab.
+// Options for Start.
 type Options struct {
 	// Hosts is the number of hosts that Start starts, named host-1 to host-n.
 	Hosts int
@@ -40,23 +40,24 @@ type Options struct {
 	Artifacts string
 }
 
-// Lab is a set of hosts with their own network.
+// Lab is a set of hosts with their own network, mirror and image registry on this machine.
 type Lab struct {
 	dir     string
-	record  *os.File // locked while the lab is alive
+	record  *os.File // what the lab has on the machine, see remains; locked while the lab is alive
 	network *network
-	groups  []hierarchy
+	groups  []hierarchy // the cgroup trees in which the hosts are
 	spawner *spawner
-	key     string // file with the private key for every host
-	served  *served
+	key     string  // file with the private key for every host
+	served  *served // the mirror and the registry
 
 	mu      sync.Mutex
 	hosts   []*Host
-	clients []*exec.Cmd
+	clients []*exec.Cmd // hold the namespaces of ClientNetwork
 }
 
-// Start removes what dead labs left behind, and starts a lab. When it returns, the hosts answer
-// ssh.
+// Start removes what labs of killed processes left behind, and starts a lab with o.Hosts hosts.
+// When the error is nil, all hosts answer SSH. After an error the lab is closed, and Start returns
+// no Lab.
 func Start(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := checkMachine(); err != nil {
 		return nil, err
@@ -101,11 +102,14 @@ func Start(ctx context.Context, o Options) (_ *Lab, err error) {
 	for range o.Hosts {
 		group.Go(func() error { _, err := l.AddHost(ctx); return err })
 	}
-	return l, group.Wait()
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
-// Close stops every host, and removes every process, mount, namespace, link, cgroup and file of the
-// lab.
+// Close stops every host, and removes every process, mount, namespace, network link, cgroup and
+// file of the lab. It must be called once.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +119,7 @@ func (l *Lab) Close() error {
 	}
 	for _, c := range l.clients {
 		_ = c.Process.Kill()
-		_ = c.Wait() // it was killed
+		_ = c.Wait() // the error says that the process was killed
 	}
 	if l.served != nil {
 		errs = append(errs, l.served.close())
@@ -127,7 +131,7 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// Host returns the host with the name; nil if there is none.
+// Host returns the host with the name, such as host-1; nil if there is none.
 func (l *Lab) Host(name string) *Host {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,15 +148,12 @@ func (l *Lab) Hosts() []*Host {
 	return slices.Clone(l.hosts)
 }
 
-// AddHost starts another host, with the next number.
+// AddHost starts another host, with the next number in its name, and waits until it answers SSH. A
+// host that does not start stays in the lab, and is down.
 func (l *Lab) AddHost(ctx context.Context) (*Host, error) {
-	l.mu.Lock()
-	h := newHost(l, len(l.hosts)+1)
-	l.hosts = append(l.hosts, h)
-	full := len(l.hosts) > maxHosts
-	l.mu.Unlock()
-	if full {
-		return nil, fmt.Errorf("make %s: a lab has at most %d hosts", h.Name, maxHosts)
+	h, err := l.newHost()
+	if err != nil {
+		return nil, err
 	}
 	if err := h.prepare(ctx); err != nil {
 		return nil, fmt.Errorf("make %s: %w", h.Name, err)
@@ -160,9 +161,23 @@ func (l *Lab) AddHost(ctx context.Context) (*Host, error) {
 	return h, h.Start(ctx)
 }
 
-// ClientNetwork creates a network namespace with an address of the lab, and returns its path for
-// nsenter --net. A program in it does not see changes of the machine's own links. Close removes the
-// namespace.
+// newHost adds a host with the next number to the lab, and starts nothing. It returns an error if
+// the lab has maxHosts hosts.
+func (l *Lab) newHost() (*Host, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	number := len(l.hosts) + 1
+	if number > maxHosts {
+		return nil, fmt.Errorf("make host %d: a lab has at most %d hosts", number, maxHosts)
+	}
+	h := newHost(l, number)
+	l.hosts = append(l.hosts, h)
+	return h, nil
+}
+
+// ClientNetwork creates a network namespace with an address of the lab, for a program that is a
+// client of the hosts. It returns the path of the namespace for nsenter --net. A program in it does
+// not see changes of the machine's own network links. Close removes the namespace.
 func (l *Lab) ClientNetwork(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,9 +219,10 @@ func (l *Lab) Mirror() string { return "http://" + l.served.mirrorAddress }
 // upstream name without the registry's host, for example pause:3.10.
 func (l *Lab) Registry() string { return l.served.registryAddress }
 
-// script returns the path of the script that runs as PID 1.
+// script returns the path of the script host.sh, with which a host boots.
 func (l *Lab) script() string { return filepath.Join(l.dir, "host.sh") }
 
+// remains returns what the lab has on the machine, for its record and for Close.
 func (l *Lab) remains() remains {
 	r := remains{Record: l.record.Name(), Bridge: l.network.bridge, Dir: l.dir}
 	for _, g := range l.groups {
@@ -215,7 +231,8 @@ func (l *Lab) remains() remains {
 	return r
 }
 
-// makeDir creates the lab's directory, on a file system that can be the upper layer of an overlay.
+// makeDir creates the directory of a lab, which must not exist yet. For "" it creates a new
+// directory in /var/tmp, since the file system must be able to hold the upper layer of an overlay.
 func makeDir(dir string) (string, error) {
 	if dir == "" {
 		return os.MkdirTemp("/var/tmp", "orrery-lab-")
@@ -234,12 +251,13 @@ func makeDir(dir string) (string, error) {
 	return dir, nil
 }
 
-// run runs a program of the machine. The error includes its output.
+// run runs a program of the machine. The error contains the program's output.
 func run(ctx context.Context, argv ...string) error {
 	_, err := output(ctx, argv...)
 	return err
 }
 
+// output runs a program of the machine, and returns its standard output and standard error.
 func output(ctx context.Context, argv ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
@@ -255,7 +273,8 @@ var packages = map[string]string{
 	"chpasswd": "passwd", "ps": "procps", systemd: "systemd", "dbus-daemon": "dbus",
 }
 
-// checkMachine returns an error that says what must be installed before a lab can start.
+// checkMachine returns an error if this process is not root, or if Debian packages are missing that
+// a lab needs. The error says what to do.
 func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return errors.New("start lab: namespaces with their own networks need root: run the tests as root")
@@ -273,9 +292,9 @@ func checkMachine() error {
 	return nil
 }
 
-// raiseWatchers raises the limit of inotify instances of root, which the hosts of all labs share. A
-// cluster of five hosts takes about a hundred, and the default is 128. The limit stays raised,
-// since other labs may need it.
+// raiseWatchers raises the kernel's limit of inotify instances for root, which the hosts of all
+// labs share. A cluster of five hosts takes about a hundred, and the default is 128. The limit
+// stays raised, since other labs may need it.
 func raiseWatchers() error {
 	const file, enough = "/proc/sys/fs/inotify/max_user_instances", 8192
 	content, err := os.ReadFile(file)
@@ -291,8 +310,8 @@ func raiseWatchers() error {
 	return nil
 }
 
-// removeAll removes a tree. It retries while processes that were just killed still hold mounts in
-// it.
+// removeAll removes a directory with its content. It retries while processes that were just killed
+// still have mounts in it.
 func removeAll(ctx context.Context, dir string) error {
 	return until(ctx, func() error {
 		if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -302,5 +321,5 @@ func removeAll(ctx context.Context, dir string) error {
 	})
 }
 
-// exists reports whether the error means that a file exists already.
+// exists reports whether err means that a file exists already.
 func exists(err error) bool { return errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.EEXIST) }

@@ -37,6 +37,17 @@ func testMain(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
+// TestFullLab: a lab that has all its hosts refuses another one, and has no such host.
+func TestFullLab(t *testing.T) {
+	full := &Lab{network: lab.network, hosts: make([]*Host, maxHosts)}
+	if h, err := full.AddHost(t.Context()); err == nil || h != nil {
+		t.Errorf("host %v, error %v, want no host and an error", h, err)
+	}
+	if n := len(full.Hosts()); n != maxHosts {
+		t.Errorf("the lab has %d hosts, want %d", n, maxHosts)
+	}
+}
+
 // inHost runs a shell script in a host.
 func inHost(t *testing.T, h *Host, script string) string {
 	t.Helper()
@@ -185,7 +196,7 @@ func reachable(ctx context.Context, from, to *Host) bool {
 	return err == nil
 }
 
-func TestCutAndMend(t *testing.T) {
+func TestCutAndReconnect(t *testing.T) {
 	one, two := lab.Host("host-1"), lab.Host("host-2")
 	if err := until(t.Context(), func() error {
 		if !reachable(t.Context(), one, two) {
@@ -204,12 +215,12 @@ func TestCutAndMend(t *testing.T) {
 	if out := inHost(t, two, "echo alive"); out != "alive" {
 		t.Errorf("the host that was cut off says %q", out)
 	}
-	if err := two.Mend(t.Context()); err != nil {
+	if err := two.Reconnect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	err := until(t.Context(), func() error {
 		if !reachable(t.Context(), one, two) {
-			return errors.New("hosts do not reach each other after the mend")
+			return errors.New("hosts do not reach each other after the link was connected again")
 		}
 		return nil
 	})

@@ -7,19 +7,22 @@ import (
 	"sync"
 )
 
-// mirror serves release files and counts the requests.
+// mirror is the HTTP server of release files. It counts the GET requests and can refuse requests,
+// both by path.
 type mirror struct {
 	files http.Handler
 
 	mu       sync.Mutex
 	requests map[string]int
-	refused  map[string]int
+	refused  map[string]int // number of requests still to refuse
 }
 
+// newMirror returns a mirror of the files in dir.
 func newMirror(dir string) *mirror {
 	return &mirror{files: http.FileServer(http.Dir(dir)), requests: map[string]int{}, refused: map[string]int{}}
 }
 
+// ServeHTTP implements http.Handler.
 func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.count(r.Method, path.Clean(r.URL.Path)) {
 		http.Error(w, "the test refuses this path", http.StatusServiceUnavailable)
@@ -28,7 +31,7 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.files.ServeHTTP(w, r)
 }
 
-// count records a request and reports whether it must be refused.
+// count counts a request, if it is a GET, and reports whether it must be refused. name is the path.
 func (m *mirror) count(method, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,10 +45,12 @@ func (m *mirror) count(method, name string) bool {
 	return true
 }
 
-// Requests returns how often the mirror was asked for the content (GET) of a path.
+// Requests returns the number of GET requests to the mirror for a path, including those that were
+// refused.
 func (l *Lab) Requests(name string) int { return l.AllRequests()[path.Clean(name)] }
 
-// AllRequests returns the number of the mirror's GET requests by path.
+// AllRequests returns the number of GET requests to the mirror by path, including those that were
+// refused.
 func (l *Lab) AllRequests() map[string]int {
 	m := l.served.mirror
 	m.mu.Lock()
@@ -53,7 +58,7 @@ func (l *Lab) AllRequests() map[string]int {
 	return maps.Clone(m.requests)
 }
 
-// Refuse makes the mirror answer the next n requests for a path with 503.
+// Refuse makes the mirror answer the next n requests for a path with status 503.
 func (l *Lab) Refuse(name string, n int) {
 	m := l.served.mirror
 	m.mu.Lock()

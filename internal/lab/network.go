@@ -15,38 +15,42 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// records has a locked file for each running lab of this machine, named by the lab's number.
+// records is the directory with a file for each lab of this machine. The file is named by the lab's
+// number, has the lab's remains, and is locked while the lab is alive.
 const records = "/run/orrery-lab"
 
-// network is a bridge with addresses 10.77.N.0/24, where N is the number of the lab.
+// network is the network of a lab: a bridge and the subnet 10.77.N.0/24, where N is the number of
+// the lab. gateway is the address of this machine in it.
 type network struct {
 	bridge  string
 	subnet  netip.Prefix
 	gateway netip.Addr
 }
 
-// maxHosts is the number of addresses from the first host's on.
+// maxHosts is the number of addresses in the subnet for hosts, which begin with 11.
 const maxHosts = 254 - 10
 
-// maxClients is the number of addresses between the machine's and the first host's.
+// maxClients is the number of addresses in the subnet for clients, which are those between the
+// address of the machine and the first host.
 const maxClients = 9
 
-// client returns the address of a client by its number, from 1.
+// client returns the address of the client with this number, from 1.
 func (n *network) client(number int) netip.Addr {
 	a := n.subnet.Addr().As4()
 	a[3] = byte(1 + number)
 	return netip.AddrFrom4(a)
 }
 
-// address returns the address of a host by its number, from 1.
+// address returns the address of the host with this number, from 1.
 func (n *network) address(host int) netip.Addr {
 	a := n.subnet.Addr().As4()
 	a[3] = byte(10 + host)
 	return netip.AddrFrom4(a)
 }
 
-// claimNetwork removes what dead labs left behind, takes the first free number, and creates its
-// bridge.
+// claimNetwork removes what labs of killed processes left behind. Then it takes the first free
+// number for a new lab and creates its bridge. It also returns the open and locked file of the lab
+// in records.
 func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 	if err := os.MkdirAll(records, 0o700); err != nil {
 		return nil, nil, err
@@ -56,7 +60,8 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 		return nil, nil, err
 	}
 	defer all.Close()
-	// One process at a time: a new record that is not locked yet looks like a dead lab's.
+	// Only one process at a time may do this: a new record that is not locked yet looks like that of a
+	// dead lab.
 	if err := disk.LockOpen(ctx, all); err != nil {
 		return nil, nil, err
 	}
@@ -86,8 +91,10 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 	return nil, nil, fmt.Errorf("all networks 10.77.0.0/24 to 10.77.255.0/24 are taken: remove what no lab uses from %s", records)
 }
 
+// bridgeName returns the name of the bridge of the lab with this number.
 func bridgeName(number string) string { return "orlab" + number }
 
+// make creates the bridge with the address of the machine.
 func (n *network) make(ctx context.Context) error {
 	if err := run(ctx, "ip", "link", "add", n.bridge, "type", "bridge"); err != nil {
 		return err
@@ -102,8 +109,9 @@ func (n *network) make(ctx context.Context) error {
 	return nil
 }
 
-// connect adds a link eth0 to the bridge in the network namespace of a process. The hardware
-// address is derived from the network address, so it stays the same when a host restarts.
+// connect creates a link between the bridge and the network namespace of the process pid, where it
+// is eth0. link is the name at the bridge. The hardware address follows from address, so it stays
+// the same when a host restarts. The caller assigns address itself.
 func (n *network) connect(ctx context.Context, link string, pid int, address netip.Addr) error {
 	a := address.As4()
 	card := fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3])
@@ -115,13 +123,15 @@ func (n *network) connect(ctx context.Context, link string, pid int, address net
 	return run(ctx, "ip", "link", "set", link, "master", n.bridge, "up")
 }
 
-// disconnect removes a link if it is still there.
+// disconnect removes the link with this name, if it exists.
 func (n *network) disconnect(link string) {
 	_ = run(context.Background(), "ip", "link", "delete", link)
 }
 
+// remove removes the bridge. A missing bridge is no error.
 func (n *network) remove(ctx context.Context) error { return removeLink(ctx, n.bridge) }
 
+// removeLink removes the network link with this name. A missing link is no error.
 func removeLink(ctx context.Context, name string) error {
 	if _, err := os.Stat("/sys/class/net/" + name); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -129,7 +139,8 @@ func removeLink(ctx context.Context, name string) error {
 	return run(ctx, "ip", "link", "delete", name)
 }
 
-// remains is what a lab has on the machine besides processes, which die with the lab's process.
+// remains lists what a lab has on the machine besides processes. If the lab's process is killed,
+// its processes are killed as well, but these stay. The next lab removes them.
 type remains struct {
 	Record string   `json:"-"`
 	Bridge string   `json:"bridge"`
@@ -137,8 +148,8 @@ type remains struct {
 	Groups []string `json:"groups"`
 }
 
-// remove removes all remains; missing ones are no error. If it fails, the record stays, so that the
-// next lab tries again.
+// remove removes the bridge, cgroups, directory and record of a lab; missing ones are no error.
+// After an error the record stays, so that the next lab tries again.
 func (r remains) remove(ctx context.Context) error {
 	errs := []error{removeLink(ctx, r.Bridge)}
 	for _, dir := range r.Groups {
@@ -153,7 +164,8 @@ func (r remains) remove(ctx context.Context) error {
 	return os.Remove(r.Record)
 }
 
-// removeLeftovers removes the remains of labs whose process was killed.
+// removeLeftovers removes the remains of all labs whose process was killed. The caller holds the
+// lock of records.
 func removeLeftovers(ctx context.Context) error {
 	entries, err := os.ReadDir(records)
 	if err != nil {
@@ -166,6 +178,8 @@ func removeLeftovers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// removeLeftover removes the remains of the lab with the record at path. It does nothing if the lab
+// is alive.
 func removeLeftover(ctx context.Context, path string) error {
 	record, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +195,7 @@ func removeLeftover(ctx context.Context, path string) error {
 		return err
 	}
 	r := remains{Record: path, Bridge: bridgeName(filepath.Base(path))}
-	// A lab that was killed before it wrote the record has a bridge at most.
+	// The record is empty if the lab was killed before it wrote it. Such a lab has a bridge at most.
 	err = json.NewDecoder(record).Decode(&r)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("read %s: %w", path, err)

@@ -15,14 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The operator's account is the same in every lab. Hosts can be reached from this machine only.
+// The account of the operator, a user with sudo in each host. It is the same in every lab, since
+// hosts can be reached only from this machine.
 const (
 	operator         = "operator"
-	operatorID       = 4242
+	operatorID       = 4242 // of the user and the group
 	operatorPassword = "operators secret"
 	operatorHash     = "$6$orrerylab$fyhsb924.uzZbPDDliitue5rpr6BXZ06GuWPbedd06HYt.x7SLWPR7cHVUx4jU0.3dqQIfnI6lO0CkLu6ZASz."
 )
 
+// sshdConfig is the file sshd_config of each host.
 const sshdConfig = `Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
 PermitRootLogin prohibit-password
@@ -36,7 +38,8 @@ MaxStartups 200
 Subsystem sftp internal-sftp
 `
 
-// prepare creates the host's own part of the file system.
+// prepare creates the host's own files on this machine: the upper layer of its overlay, and the
+// directories that begin empty. It does not start the host.
 func (h *Host) prepare(ctx context.Context) error {
 	modes := map[string]os.FileMode{
 		"root": 0o755, "work": 0o755, "upper/etc/ssh": 0o755, "upper/etc/sudoers.d": 0o750,
@@ -52,7 +55,7 @@ func (h *Host) prepare(ctx context.Context) error {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chmod(path, mode); err != nil { // independent of the umask
+		if err := os.Chmod(path, mode); err != nil { // the umask may have removed bits of the mode
 			return err
 		}
 	}
@@ -76,7 +79,8 @@ func (h *Host) prepare(ctx context.Context) error {
 	return run(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", h.Name, "-f", h.upper("etc/ssh/ssh_host_ed25519_key"))
 }
 
-// hide hides files of the machine that a new host would not have.
+// hide makes files and directories of the machine invisible in the host that a new host would not
+// have.
 func (h *Host) hide() error {
 	for _, path := range []string{"etc/cni", "etc/containerd", "etc/kubernetes", "etc/crictl.yaml"} {
 		// In an overlay, a character device 0/0 marks a deletion.
@@ -96,6 +100,8 @@ func (h *Host) hide() error {
 	return nil
 }
 
+// writeFiles writes files that differ in each host, such as hostname and authorized keys, and the
+// configuration of SSH and sudo.
 func (h *Host) writeFiles() error {
 	key, err := os.ReadFile(h.lab.key + ".pub")
 	if err != nil {
@@ -129,7 +135,8 @@ func (h *Host) writeFiles() error {
 	})
 }
 
-// writeAccounts adds the operator to the machine's accounts, and allows root to log in by key only.
+// writeAccounts writes passwd, group and shadow of the host: those of the machine with the
+// operator. root has no password, so it can log in only with the key.
 func (h *Host) writeAccounts() error {
 	id := strconv.Itoa(operatorID)
 	lines := map[string]string{
@@ -165,7 +172,7 @@ func (h *Host) writeAccounts() error {
 	return nil
 }
 
-// emptyDir removes the content of a directory.
+// emptyDir removes the content of a directory, but not the directory.
 func emptyDir(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -12,12 +12,14 @@ import (
 	"sync"
 )
 
-// registryPath matches the paths of pulls in the OCI distribution protocol.
+// registryPath matches the path of a request for a manifest or blob in the OCI distribution
+// protocol. It captures the name of the image, the kind, and the tag or digest.
 var registryPath = regexp.MustCompile(`^/v2/([a-z0-9._/-]+)/(manifests|blobs)/([a-zA-Z0-9._:-]+)$`)
 
-// registry serves the images in a directory, for pulls only: NAME/manifests/TAG and blobs/DIGEST.
+// registry returns a handler that serves the images in dir, for pulls only. The directory has
+// manifests as NAME/manifests/TAG and blobs as blobs/DIGEST.
 func registry(dir string) http.Handler {
-	// Clients also request manifests by digest, which is not in their path.
+	// Clients also request manifests by digest, but the files are named by tag.
 	byDigest := sync.OnceValue(func() map[string]string { return digests(dir) })
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
@@ -47,11 +49,12 @@ func registry(dir string) http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
 		w.Header().Set("Docker-Content-Digest", digest(content))
-		_, _ = w.Write(content) // the client has gone
+		_, _ = w.Write(content) // an error means that the client has disconnected
 	})
 }
 
-// digests maps the digest of every manifest to its path.
+// digests returns the paths of all manifests in dir by their digests. Files that cannot be read are
+// left out.
 func digests(dir string) map[string]string {
 	paths := map[string]string{}
 	// Files that cannot be read are not served.
@@ -66,6 +69,7 @@ func digests(dir string) map[string]string {
 	return paths
 }
 
+// digest returns the SHA-256 digest of content, as sha256:HEX.
 func digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return "sha256:" + hex.EncodeToString(sum[:])

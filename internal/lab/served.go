@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// served is the two HTTP servers on the machine's address in the lab's network.
+// served has the HTTP servers of the mirror and the image registry, at the machine's address in the
+// lab's network.
 type served struct {
 	mirror          *mirror
 	mirrorAddress   string
@@ -19,7 +20,8 @@ type served struct {
 	servers         []*http.Server
 }
 
-// serve starts the mirror and the registry with the files that hack/lab-artifacts.sh built.
+// serve starts the mirror and the registry with the files in artifacts, which hack/lab-artifacts.sh
+// builds. gateway is the address at which they listen.
 func serve(gateway netip.Addr, artifacts string) (_ *served, err error) {
 	if _, err := os.Stat(filepath.Join(artifacts, "mirror")); err != nil {
 		return nil, fmt.Errorf("find what the hosts download: %w: run hack/lab-artifacts.sh %s", err, artifacts)
@@ -37,6 +39,7 @@ func serve(gateway netip.Addr, artifacts string) (_ *served, err error) {
 	return s, err
 }
 
+// listen starts a server at a free port of the gateway and returns its host:port.
 func (s *served) listen(gateway netip.Addr, handler http.Handler) (string, error) {
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(gateway, 0).String())
 	if err != nil {
@@ -44,10 +47,11 @@ func (s *served) listen(gateway netip.Addr, handler http.Handler) (string, error
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	s.servers = append(s.servers, server)
-	go func() { _ = server.Serve(listener) }() // it ends when the lab closes the server
+	go func() { _ = server.Serve(listener) }() // returns when the lab closes the server
 	return listener.Addr().String(), nil
 }
 
+// close closes the servers.
 func (s *served) close() error {
 	var errs []error
 	for _, server := range s.servers {
@@ -56,7 +60,8 @@ func (s *served) close() error {
 	return errors.Join(errs...)
 }
 
-// defaultArtifacts returns bin/lab in the root of the module of the working directory.
+// defaultArtifacts returns bin/lab in the root of the Go module that contains the working
+// directory.
 func defaultArtifacts() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -20,13 +20,14 @@ import (
 	"syscall"
 )
 
-// Snapshot is the state of a host that removing a cluster must restore: files, mounts, links,
-// routes, packet filter rules, processes and cgroups. A key is a kind and a name, the value is what
-// is compared.
+// Snapshot is the state of a host that the removal of a cluster must restore: files, mounts, links,
+// routes, packet filter rules, processes and cgroups. A key is a kind and a name, such as "file
+// /etc/hosts". The value describes the thing, and may be "".
 type Snapshot map[string]string
 
-// Diff returns the differences: lines with - are only in a, or so in a, and lines with + in b. It
-// is "" if there are none.
+// Diff returns the differences between two snapshots as lines. A line with - is an entry of a that
+// b lacks or has with another value. A line with + is an entry of b that a lacks or has with
+// another value. The result is "" if a and b are equal.
 func Diff(a, b Snapshot) string {
 	var out strings.Builder
 	names := slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b)))
@@ -47,13 +48,13 @@ func Diff(a, b Snapshot) string {
 	return out.String()
 }
 
-// noise matches paths that change without a cluster: files of sshd, sudo, systemd and logins, and
-// locks that iptables creates and never removes.
+// noise matches paths that a snapshot leaves out, because they change without a cluster. These are
+// files of sshd, sudo, systemd and logins, and locks that iptables creates and never removes.
 var noise = regexp.MustCompile(`^(` +
 	`/run/(sshd.*|sudo|utmp|lock|xtables\.lock|lab|systemd|log|dbus)|` +
 	`/var/(lib/(sudo|systemd)|log/(lastlog|wtmp|btmp|auth\.log|faillog|journal)))(/|$)`)
 
-// Snapshot returns the state of the host, which must be up.
+// Snapshot reads the state of the host, which must be up.
 func (h *Host) Snapshot(ctx context.Context) (Snapshot, error) {
 	s := Snapshot{}
 	for _, take := range []func(context.Context, Snapshot) error{
@@ -66,8 +67,9 @@ func (h *Host) Snapshot(ctx context.Context) (Snapshot, error) {
 	return s, nil
 }
 
-// files adds the host's own files: those in its overlay that differ from the machine's, and those
-// in the directories that start empty.
+// files adds the files of the host to s. These are those in its overlay that differ from the
+// machine's, those in /run, and those in the directories that begin empty. It leaves out files that
+// match noise.
 func (h *Host) files(_ context.Context, s Snapshot) error {
 	trees := map[string]string{
 		"/": h.upper(""), "/run": filepath.Join(h.Root(), "run"),
@@ -99,9 +101,9 @@ func (h *Host) files(_ context.Context, s Snapshot) error {
 			}
 			if at == "/" {
 				if below, err := describe(name); err == nil && below == about {
-					return nil // copied up and unchanged, or only a parent directory
+					return nil // equal to the machine's: copied up unchanged, or only a parent
 				} else if err != nil && about == whiteout {
-					return nil // a deletion of a file that does not exist below
+					return nil // deletes a file that the machine does not have
 				}
 			}
 			s["file "+name] = about
@@ -114,10 +116,11 @@ func (h *Host) files(_ context.Context, s Snapshot) error {
 	return nil
 }
 
-// whiteout describes the deletion of a file in an overlay.
+// whiteout is the description of a deleted file in an overlay.
 const whiteout = "deleted"
 
-// describe returns what is compared about a file, without its times.
+// describe returns what a snapshot has about a file: mode, owner, and the digest of the content or
+// the target of a link. It does not contain times.
 func describe(path string) (string, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -145,17 +148,19 @@ func describe(path string) (string, error) {
 	}
 }
 
-// content identifies the content of a file: every write changes one of the fields.
+// content identifies a version of a file: every write changes one of the fields.
 type content struct {
 	device, inode       uint64
 	size                int64
 	modified, lastWrite syscall.Timespec
 }
 
-// knownDigests caches digests by content: hosts have gigabytes of programs, and a test takes two
-// snapshots.
+// knownDigests caches the digests of files by content. Hosts have gigabytes of programs, and a test
+// takes two snapshots.
 var knownDigests sync.Map
 
+// knownDigest returns the digest of a file, from the cache if the file is the same. stat is the
+// metadata of the file.
 func knownDigest(path string, stat *syscall.Stat_t) (string, error) {
 	key := content{stat.Dev, stat.Ino, stat.Size, stat.Mtim, stat.Ctim}
 	if sum, ok := knownDigests.Load(key); ok {
@@ -168,6 +173,7 @@ func knownDigest(path string, stat *syscall.Stat_t) (string, error) {
 	return sum, err
 }
 
+// fileDigest returns the SHA-256 of a file's content, in hexadecimal digits.
 func fileDigest(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -181,6 +187,7 @@ func fileDigest(path string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
+// mounts adds the mount points of the host to s, with type and source.
 func (h *Host) mounts(_ context.Context, s Snapshot) error {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", h.PID()))
 	if err != nil {
@@ -197,8 +204,9 @@ func (h *Host) mounts(_ context.Context, s Snapshot) error {
 	return lines.Err()
 }
 
-// networking adds links, by name, routes and rules. It skips the IPv6 routes of a link that the
-// kernel adds when the address turns out to be unique.
+// networking adds the network links, by name, the routes and routing rules, and the nftables rules
+// of the host to s. It leaves out IPv6 routes of link-local addresses and multicast, which the
+// kernel adds some time after a link is up.
 func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	for kind, argv := range map[string][]string{
 		"link":  {"ip", "-brief", "link"},
@@ -224,7 +232,7 @@ func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	if err != nil {
 		return err
 	}
-	// The table and the chain of a line are part of its key.
+	// The key of a rule begins with its table and chain.
 	var within []string
 	for line := range strings.Lines(rules) {
 		line = strings.TrimSpace(line)
@@ -242,8 +250,9 @@ func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	return nil
 }
 
-// processes adds the number of processes by command line. It skips processes of ssh sessions, the
-// ps command itself, and the runc that starts a kubelet's probe in a container.
+// processes adds the number of processes of the host by command line to s. It leaves out processes
+// of SSH sessions, the ps command itself, and the runc with which the container runtime executes a
+// kubelet's probe.
 func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	out, err := h.Run(ctx, "ps", "-e", "-o", "args=")
 	if err != nil {
@@ -267,6 +276,7 @@ func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	return nil
 }
 
+// cgroups adds the cgroups below that of the host to s.
 func (h *Host) cgroups(_ context.Context, s Snapshot) error {
 	for _, g := range h.lab.groups {
 		top := h.groupDir(g)

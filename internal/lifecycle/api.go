@@ -24,24 +24,27 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/addon"
-	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/lifecycle/safety"
 	"orrery.dev/orrery/internal/pki"
 )
 
 const (
-	// nodeTimeout is how long nodes may take to register and to become ready. gateTimeout is the same
-	// for the objects of the cluster.
-	nodeTimeout = 5 * time.Minute
-	gateTimeout = 10 * time.Minute
+	// nodeTimeout is how long a run waits for Nodes to register, and then again for them to become
+	// ready. objectsTimeout bounds each of the two parts of the work on the objects of the cluster:
+	// first the early groups with the kubeconfig, then all that follows the rollout. See within.
+	nodeTimeout    = 5 * time.Minute
+	objectsTimeout = 10 * time.Minute
 	// pollEvery is the interval between two checks while the run waits for an API server or etcd.
 	pollEvery = 250 * time.Millisecond
 )
 
-// through returns the client configuration for the API server on a host. The client connects
-// through the connection to the host, so it works behind a bastion and before any load balancer
-// runs.
+// through returns the client configuration with which a run reaches the API server of a host, as
+// administrator. The client connects through the SSH connection c, so it works behind a bastion and
+// before any load balancer runs. port is the port of the API server, and keys has the authority and
+// the administrator's certificate. Each request may take 30 seconds. Expired server certificates
+// are accepted.
 func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 	address := net.JoinHostPort(loopback, strconv.Itoa(int(port)))
 	return &rest.Config{
@@ -54,10 +57,13 @@ func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 	}
 }
 
-// api returns the client configuration of an API server that is ready. A run waits up to settleTime
-// if the cause is transient, for instance an election of etcd. Otherwise the step would fail and
-// use up an attempt. A plan (without recorder) does not wait. Nobody waits for an API server that
-// cannot be reached or does not run.
+// api returns the administrator's client configuration for the first ready API server of the
+// cluster. If none is ready, it returns an error.
+//
+// A run first retries for settleTime if the cause may be transient, such as an election of etcd.
+// Otherwise the step that needs the API server would fail and use up an attempt. A plan (r.rec is
+// nil) does not wait. api never waits for API servers whose hosts were not reached or that do not
+// run.
 func (r *run) api(ctx context.Context) (*rest.Config, error) {
 	var until time.Time
 	if r.rec != nil {
@@ -74,8 +80,10 @@ func (r *run) api(ctx context.Context) (*rest.Config, error) {
 	}
 }
 
-// askAPIs asks one API server after the other until one is ready. If none is ready, passes reports
-// whether the cause may be transient. No API server with the data of another cluster is returned.
+// askAPIs asks the API servers of the cluster one after another, and returns the client
+// configuration of the first that is ready. If none is ready, it returns an error. passes then
+// reports whether a retry may succeed. An API server with the data of another cluster ends the
+// search with a foreignDataError. askAPIs may set KubeSystemUID in r.state, see recognize.
 func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err error) {
 	var errs []error
 	for _, name := range r.roles[clusterv1alpha1.RoleControlPlane] {
@@ -96,14 +104,16 @@ func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err e
 			return nil, false, fmt.Errorf("host %s: %w", name, foreign)
 		}
 		health, why := judge(err)
-		passes = passes || health == gate.Unknown
+		passes = passes || health == safety.Unknown
 		errs = append(errs, fmt.Errorf("host %s: %s", name, why))
 	}
 	return nil, passes, fmt.Errorf("no API server of cluster %s answers: %w", r.Cluster, errors.Join(errs...))
 }
 
-// readyAPI returns the client configuration of the API server on a host, and an error if the server
-// is not ready: a notReadyError if the server answered. The host must have been reached.
+// readyAPI asks /readyz of the API server on a host, and returns the client configuration for that
+// server. It returns an error if the server is not ready: a notReadyError if the server names
+// failed checks. The configuration may be set together with an error. The host must have been
+// reached.
 func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
 	connect := r.Connect
 	if connect == nil {
@@ -121,14 +131,15 @@ func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
 	return cfg, err
 }
 
-// notReadyError is the answer of an API server that is not ready, with the names of failed checks.
+// notReadyError means that an API server answers and is not ready. It has the names of the failed
+// checks of /readyz, or of the missing namespace.
 type notReadyError struct{ failing []string }
 
 // Error lists the checks that failed.
 func (e *notReadyError) Error() string { return "not ready: " + strings.Join(e.failing, ", ") }
 
-// failingChecks returns the names of the checks that an answer of /readyz marks as failed. It is
-// empty for other errors.
+// failingChecks returns the names of the checks that /readyz reports as failed, from the error of a
+// request to it. It returns nil for nil and for errors that name no checks.
 func failingChecks(err error) []string {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || status.ErrStatus.Details == nil {
@@ -146,6 +157,8 @@ func failingChecks(err error) []string {
 	return names
 }
 
+// clientset returns a client for a ready API server of the cluster. Like api, it waits in a run if
+// the cause of a failure may be transient. If no API server is ready, it returns an error.
 func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {
 	cfg, err := r.api(ctx)
 	if err != nil {
@@ -158,9 +171,11 @@ func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {
 	return cs, nil
 }
 
-// objects applies the objects of the cluster. It starts when an API server is ready. When all hosts
-// are rolled out, it waits until the nodes and the objects are ready. Nodes are not awaited
-// earlier, because a rollout may pause for longer than nodeTimeout.
+// objects applies the objects of the cluster (r.groups), and hands out its kubeconfig. converge
+// runs it beside the rollout of the hosts. It waits for apiReady, which is closed when an API
+// server answers. After rolled is closed at the end of the rollout, it waits until the Nodes and
+// the objects are ready. Earlier it does not wait for Nodes, because a rollout may pause for longer
+// than nodeTimeout. If ctx ends during one of these waits, it returns the cause.
 func (r *run) objects(ctx context.Context, apiReady, rolled <-chan struct{}) error {
 	select {
 	case <-apiReady:
@@ -195,18 +210,20 @@ func (r *run) objects(ctx context.Context, apiReady, rolled <-chan struct{}) err
 	return r.within(ctx, func(ctx context.Context) error { return r.complete(ctx, cfg, cs, early, late) })
 }
 
-// within runs f, which waits for the cluster. The context of f ends after gateTimeout, and when the
-// Operation is paused or canceled.
+// within calls f, which works on the cluster through its API server, and returns the error of f.
+// The context of f ends after objectsTimeout. It also ends when the Operation is paused or
+// canceled, with ErrPaused or ErrCanceled as its cause.
 func (r *run) within(ctx context.Context, f func(context.Context) error) error {
-	ctx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("the cluster is not ready after %s", gateTimeout))
+	ctx, stop := context.WithTimeoutCause(ctx, objectsTimeout, fmt.Errorf("the cluster is not ready after %s", objectsTimeout))
 	defer stop()
 	ctx, end := r.rec.wait(ctx)
 	defer end(nil)
 	return f(ctx)
 }
 
-// complete waits for the nodes and the early groups, applies the late groups, prunes, and waits for
-// the late groups.
+// complete does the work on objects that follows the rollout. It waits for the Nodes and for the
+// early groups of objects, and applies the late groups. Then it deletes objects that no group has
+// any more, and waits for the late groups. It returns the first error.
 func (r *run) complete(ctx context.Context, cfg *rest.Config, cs kubernetes.Interface, early, late []addon.Group) error {
 	if err := r.settle(ctx, cs); err != nil {
 		return err
@@ -226,8 +243,9 @@ func (r *run) complete(ctx context.Context, cfg *rest.Config, cs kubernetes.Inte
 	return r.ready(ctx, cfg, late)
 }
 
-// split separates the groups that are applied first: bootstrap objects and the network. The kubelet
-// retries a pod that started before the network only after a delay.
+// split divides the groups of objects, in their order. early has the bootstrap objects and the
+// network, and late has all others. The network is early because the kubelet retries a pod that
+// started before the network only after a delay.
 func split(groups []addon.Group) (early, late []addon.Group) {
 	for _, g := range groups {
 		if g.Name == addon.GroupBootstrap || g.Name == addon.GroupNetwork {
@@ -239,8 +257,9 @@ func split(groups []addon.Group) (early, late []addon.Group) {
 	return early, late
 }
 
-// apply applies groups, one after the other. It stops between groups if the Operation is paused or
-// canceled.
+// apply applies groups of objects, one after another, and records each as a step of the cluster. If
+// the Operation is paused or canceled, it stops between two groups and returns ErrPaused or
+// ErrCanceled.
 func (r *run) apply(ctx context.Context, groups []addon.Group) error {
 	for _, g := range groups {
 		if err := r.rec.checkpoint(); err != nil {
@@ -253,15 +272,16 @@ func (r *run) apply(ctx context.Context, groups []addon.Group) error {
 	return nil
 }
 
-// ready waits until the workloads of groups are ready. Without a network no pod becomes ready, so
-// ready does not wait if the user installs the network. A run that takes hosts out waits only for
-// groups that it has changed.
+// ready waits until the workloads of the groups of objects are ready. The end of ctx is an error.
+// Groups without readiness checks are skipped. ready returns at once if the spec names no network
+// plugin (plan.NetworkNone), because no pod becomes ready until the user installs one. A run that
+// removes hosts waits only for groups in which it has changed an object.
 func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group) error {
 	if r.spec.Network.Plugin == plan.NetworkNone {
 		return nil
 	}
 	for _, g := range groups {
-		if len(g.Gates) == 0 || r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode && !r.applied[g.Name] {
+		if len(g.ReadinessChecks) == 0 || r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode && !r.applied[g.Name] {
 			continue
 		}
 		if err := r.rec.do("ready/"+g.Name, func() (bool, error) { return false, addon.Ready(ctx, cfg, g) }); err != nil {
@@ -271,8 +291,9 @@ func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group)
 	return nil
 }
 
-// settle waits until the nodes are registered and ready. It does not wait for ready nodes if the
-// user installs the network.
+// settle waits until the Nodes are registered, sets their labels and taints, and waits until they
+// are ready. The last wait is skipped if the spec names no network plugin (plan.NetworkNone),
+// because the user then installs the network.
 func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 	if err := r.rec.do("nodes/registered", func() (bool, error) { return r.settleNodes(ctx, cs) }); err != nil {
 		return err
@@ -283,7 +304,8 @@ func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 	return r.rec.do("nodes/ready", func() (bool, error) { return false, r.nodesReady(ctx, cs) })
 }
 
-// content lists the files, images and objects that the plan refers to.
+// content lists everything from external sources that the plan uses: the files in r.plan, the
+// objects in r.groups, and the images that hosts pull for them. Changes show the list to the user.
 func (r *run) content(in plan.Input) plan.Content {
 	c := plan.Content{Files: r.plan.Blobs}
 	for _, name := range sortedKeys(in.Images) {
@@ -298,8 +320,9 @@ func (r *run) content(in plan.Input) plan.Content {
 	return c
 }
 
-// makeGroups returns the objects of the cluster in groups. Charts and manifests are read once in a
-// run, so the run applies what the plan shows.
+// makeGroups renders the objects of the cluster and returns them in groups that are applied
+// together. It reads charts and manifests, also from URLs. The run keeps the result in r.groups, so
+// it applies exactly the objects of the plan. r.plan must be set.
 func (r *run) makeGroups(ctx context.Context) ([]addon.Group, error) {
 	images := map[string]string{}
 	for _, name := range []string{"coredns", "flannel", "flannel-cni-plugin"} {
@@ -329,13 +352,15 @@ func (r *run) makeGroups(ctx context.Context) ([]addon.Group, error) {
 	return addon.Objects(ctx, in)
 }
 
-// nodeHosts returns the hosts of the plan that run a kubelet.
+// nodeHosts returns the hosts of r.plan that run a kubelet, and so have a Node.
 func (r *run) nodeHosts() []plan.Host {
 	return slices.DeleteFunc(slices.Clone(r.plan.Hosts), func(h plan.Host) bool { return len(stepsOf(h, plan.StageNode)) == 0 })
 }
 
-// settleNodes waits until the kubelets have registered their nodes, see waitsFor. It then sets the
-// labels and taints that a kubelet must not set on its own node.
+// settleNodes waits, at most nodeTimeout, until the kubelets of the reached hosts have registered
+// their Nodes. A run that removes hosts waits only for the hosts that it changes. settleNodes sets
+// the labels and taints that a kubelet must not set on its own Node. changed is true if a Node had
+// to be changed. Failed lists of Nodes are retried, and a timeout is an error.
 func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not there after %s; see the log of orrery-kubelet on the host", nodeTimeout))
 	defer cancel()
@@ -373,8 +398,8 @@ func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed
 	}
 }
 
-// settleNode patches the labels and taints of a node that differ from want. It does nothing if
-// there is no such node.
+// settleNode patches the labels and the control plane taint of a Node that differ from want.
+// changed is true if it has patched the Node. A Node that does not exist is no error and no change.
 func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want plan.Node) (changed bool, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := getNode(ctx, cs, name)
@@ -399,8 +424,10 @@ func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want 
 	return changed, nil
 }
 
-// nodePatch returns the merge patch for the labels and for the control plane's taint. It is empty
-// if the node is as wanted. Labels that Orrery did not set, and other taints of the node, stay.
+// nodePatch returns the merge patch that gives a Node the labels in want, labelsAnnotation, and the
+// taint of dedicated control planes. It is empty if the Node has them already. Labels that Orrery
+// did not set, and other taints, stay. A patch of the taints has the resourceVersion, so it fails
+// with a conflict if the Node has changed since.
 func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 	metadata := labelsPatch(n, want.Labels)
 	isOurs := func(t corev1.Taint) bool {
@@ -413,7 +440,7 @@ func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 			taints = append(taints, corev1.Taint{Key: plan.ControlPlaneTaint, Effect: corev1.TaintEffectNoSchedule})
 		}
 		patch["spec"] = map[string]any{"taints": taints}
-		metadata["resourceVersion"] = n.ResourceVersion // the list of taints is replaced: no lost update
+		metadata["resourceVersion"] = n.ResourceVersion // the patch replaces the whole list of taints
 	}
 	if len(metadata) > 0 {
 		patch["metadata"] = metadata
@@ -421,8 +448,9 @@ func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 	return patch
 }
 
-// nodesReady waits until the nodes of the reached hosts are ready, see waitsFor. It waits at most
-// nodeTimeout.
+// nodesReady waits until the Nodes of the reached hosts are ready. A run that removes hosts waits
+// only for the hosts that it changes. After nodeTimeout it returns an error that names the Nodes
+// which are not ready. Failed lists of Nodes are retried.
 func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not ready after %s", nodeTimeout))
 	defer cancel()
@@ -460,7 +488,8 @@ func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
 	}
 }
 
-// pause waits for pollEvery. It returns the cause if ctx ends before.
+// pause waits for pollEvery and returns nil. If ctx ends earlier, pause returns the cause at once.
+// It is the delay in loops that poll an API server or etcd.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -470,13 +499,14 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// kubeconfig returns the administrator's kubeconfig for the cluster's endpoint.
+// kubeconfig returns the administrator's kubeconfig for the cluster's endpoint, as YAML.
 func (r *run) kubeconfig() ([]byte, error) {
 	return plan.Kubeconfig(r.spec.Kubernetes.ClusterName, r.plan.Endpoint, "kubernetes-admin", r.keys[plan.AuthorityCluster].Cert, r.keys[plan.LeafAdmin])
 }
 
-// localAPIServer returns the address at which programs on a host reach an API server before
-// Services work.
+// localAPIServer returns the host:port at which pods on the network of a host reach an API server
+// before Services work. It is the control plane address of the spec, or the load balancer on the
+// host if the spec has none.
 func localAPIServer(spec *clusterv1alpha1.Provision) string {
 	if a := spec.ControlPlaneEndpoint.Address; a != "" {
 		return net.JoinHostPort(a, strconv.Itoa(int(spec.ControlPlaneEndpoint.Port)))

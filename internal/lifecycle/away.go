@@ -11,23 +11,26 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// away is a host that was not reached, and why.
+// away describes a host that a run could not connect to or log in to. reach is intent.Unreachable
+// or intent.Refused, and err is the error of the attempt.
 type away struct {
 	reach intent.Reach
 	err   error
 }
 
-// AwayError means that hosts which were not reached stop a run or a plan.
+// AwayError means that a run or a plan ended before it changed any host. The reason is that it
+// could not connect to some hosts or log in to them.
 type AwayError struct{ err error }
 
-// Error joins the errors of the hosts.
+// Error returns the errors of these hosts, one per line.
 func (e *AwayError) Error() string { return e.err.Error() }
 
-// Unwrap returns the errors of the hosts.
+// Unwrap returns the joined errors of these hosts.
 func (e *AwayError) Unwrap() error { return e.err }
 
-// reachOf returns how far a command on a connected host came. The user may be refused only then: by
-// the login shell or by sudo.
+// reachOf returns how far the connection to a host works, from the error of a command that was run
+// on the host. It is intent.Unreachable if the connection was lost. It is intent.Refused if the
+// login shell or sudo refused the user. For nil and any other error it is intent.Reached.
 func reachOf(err error) intent.Reach {
 	var (
 		gone  *host.Unreachable
@@ -43,26 +46,30 @@ func reachOf(err error) intent.Reach {
 	return intent.Reached
 }
 
-// leftHosts are hosts that a run leaves as they are.
+// leftHosts are the hosts that a run could not reach and leaves unchanged while it changes the
+// other hosts. decide returns them.
 type leftHosts []leftHost
 
+// leftHost is a host that a run could not reach and leaves unchanged. err is the error of the
+// attempt, and treatment says what the action does about such a host.
 type leftHost struct {
 	name      string
 	err       error
 	treatment intent.Treatment
 }
 
-// fails reports whether the run must fail in the end because of these hosts.
+// fails reports whether the run must end with an error because of these hosts. That is the case if
+// a host has the treatment intent.TreatLeave: a later run must still change the host.
 func (l leftHosts) fails() bool {
 	return slices.ContainsFunc(l, func(h leftHost) bool { return h.treatment == intent.TreatLeave })
 }
 
-// without returns the hosts that are not among names.
+// without returns a copy of l without the hosts that are in names.
 func (l leftHosts) without(names []string) leftHosts {
 	return slices.DeleteFunc(slices.Clone(l), func(h leftHost) bool { return slices.Contains(names, h.name) })
 }
 
-// String joins the errors of the hosts.
+// String returns the errors of the hosts, joined with semicolons, for messages.
 func (l leftHosts) String() string {
 	texts := make([]string, 0, len(l))
 	for _, h := range l {
@@ -71,9 +78,11 @@ func (l leftHosts) String() string {
 	return strings.Join(texts, "; ")
 }
 
-// decide applies the reach table to the hosts that were not reached. It returns the hosts that the
-// action leaves as they are, and an AwayError if one of them stops it. part returns the part of a
-// host.
+// decide looks up, in intent.ReachTable, what an action does with each host that could not be
+// reached (r.away). left has the hosts that the action leaves unchanged. stop is an AwayError if
+// any host stops the action, else nil. part returns whether a host joins, stays in or leaves the
+// cluster with this action. Hosts whose facts could not be read are in r.failed, and decide does
+// not see them.
 func (r *run) decide(action lifecyclev1alpha1.Action, part func(name string) intent.Part) (left leftHosts, stop error) {
 	var stops []error
 	for _, name := range sortedKeys(r.away) {
@@ -98,7 +107,8 @@ func (r *run) decide(action lifecyclev1alpha1.Action, part func(name string) int
 	return left, stop
 }
 
-// partOf returns the part of a host in an action that removes none.
+// partOf returns the part of a host in an action that removes no host, for decide. It is
+// intent.Staying if the host is in the applied spec, else intent.Coming.
 func (r *run) partOf(name string) intent.Part {
 	if r.state.IsPart(name) {
 		return intent.Staying
@@ -106,7 +116,8 @@ func (r *run) partOf(name string) intent.Part {
 	return intent.Coming
 }
 
-// awayError joins the errors of the hosts that were not reached. It is nil if all were reached.
+// awayError joins the errors of the hosts that could not be reached (r.away), sorted by name. It is
+// nil if there are none.
 func (r *run) awayError() error {
 	errs := make([]error, 0, len(r.away))
 	for _, name := range sortedKeys(r.away) {
@@ -115,13 +126,15 @@ func (r *run) awayError() error {
 	return errors.Join(errs...)
 }
 
-// ofHost returns the message of an error for a finding, which names the host itself.
+// ofHost returns the message of an error without the text "host NAME: ". It is for findings,
+// which have the name of the host in a field.
 func ofHost(name string, err error) string {
 	return strings.ReplaceAll(err.Error(), "host "+name+": ", "")
 }
 
-// reachFindings returns a finding for each host that was not reached, or whose facts could not be
-// read.
+// reachFindings returns a Finding with SeverityError for each host that could not be inspected.
+// Hosts whose facts could not be read come first, then hosts that refused the login, then
+// unreachable hosts.
 func (r *run) reachFindings() []plan.Finding {
 	find := func(name, check string, err error, fix string) plan.Finding {
 		return plan.Finding{Host: name, Check: check, Severity: plan.SeverityError, Message: ofHost(name, err), Fix: fix}
@@ -144,7 +157,8 @@ func (r *run) reachFindings() []plan.Finding {
 	return findings
 }
 
-// refusesLogin reports whether a host can be logged in to with another login only.
+// refusesLogin reports whether some host answered and did not let the run log in (intent.Refused),
+// so that other credentials may help.
 func (r *run) refusesLogin() bool {
 	for _, a := range r.away {
 		if a.reach == intent.Refused {
@@ -154,7 +168,8 @@ func (r *run) refusesLogin() bool {
 	return false
 }
 
-// wayBack returns how a run goes on that left hosts as they are.
+// wayBack returns the end of an error message about hosts that the run left unchanged, because it
+// could not reach them or log in. The text says how the user resumes the run.
 func (r *run) wayBack() string {
 	way := `resume with "orrery operation resume ` + r.op.Name + `" when they are back`
 	if r.Local && r.refusesLogin() {
@@ -163,8 +178,9 @@ func (r *run) wayBack() string {
 	return way
 }
 
-// newLogin returns, as the beginning of a sentence, how a host that refuses its login can be
-// removed. It is empty if no host does.
+// newLogin returns the advice to name a file with the present logins, as the beginning of a
+// sentence. It is "" if no host refuses its login. It is also "" on a hub (r.Local is false), where
+// users cannot name files.
 func (r *run) newLogin() string {
 	if r.Local && r.refusesLogin() {
 		return "name a file with the present logins with -f, or, "

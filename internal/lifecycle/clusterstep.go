@@ -22,11 +22,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// cordonAnnotation on a Node names the Operation that cordoned it. A cordon without this annotation
-// is an administrator's, and stays.
+// cordonAnnotation is an annotation on a Node that Orrery has cordoned. Its value is the name of
+// the Operation. Orrery never removes a cordon without this annotation, because an administrator
+// has set that cordon.
 const cordonAnnotation = "lifecycle.orrery.dev/cordoned-by"
 
-// do performs and records a step of the cluster. It skips a step that observe reports as done.
+// do performs a step in the cluster as a whole, such as a drain, and records the step. A step that
+// observe reports as done is recorded as unchanged and not performed. An error of observe fails the
+// step.
 func (r *run) do(ctx context.Context, s plan.ClusterStep) error {
 	return r.rec.do(s.ID, func() (bool, error) {
 		done, err := r.observe(ctx, s)
@@ -37,8 +40,10 @@ func (r *run) do(ctx context.Context, s plan.ClusterStep) error {
 	})
 }
 
-// observe reports whether a step of the cluster is done. It returns false for a step that cannot be
-// observed, so that the step is performed.
+// observe reports whether a step of the cluster is already done, so that do need not perform it.
+// Objects and KubeconfigWrite cannot be observed: the result is false for them. A step about a Node
+// that does not exist counts as done. A Cordon is done if anybody has cordoned the Node. An
+// Uncordon is done if the Node has no cordonAnnotation.
 func (r *run) observe(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	switch {
 	case s.EtcdMemberAdd != nil, s.EtcdMemberPromote != nil, s.EtcdMemberRemove != nil:
@@ -55,7 +60,7 @@ func (r *run) observe(ctx context.Context, s plan.ClusterStep) (bool, error) {
 		return false, err
 	}
 	if n == nil {
-		return true, nil // no node, no step
+		return true, nil // a step on a missing Node is done
 	}
 	switch {
 	case s.Cordon != nil:
@@ -64,14 +69,16 @@ func (r *run) observe(ctx context.Context, s plan.ClusterStep) (bool, error) {
 		return n.Annotations[cordonAnnotation] == "", nil
 	case s.Drain != nil:
 		pods, errs := r.drainer(ctx, cs).GetPodsForDeletion(s.Drain.Node)
-		return len(errs) == 0 && len(pods.Pods()) == 0, nil // errors are reported by the drain itself
+		return len(errs) == 0 && len(pods.Pods()) == 0, nil // the Drain itself reports such errors
 	case s.NodeObject != nil && !s.NodeObject.Delete:
 		return len(nodePatch(n, s.NodeObject.Node)) == 0, nil
 	}
 	return false, nil
 }
 
-// perform performs a step of the cluster, and reports whether that changed anything.
+// perform performs a step of the cluster, even if it is already done. It reports whether the step
+// changed anything. Most kinds of steps report a change without a comparison. A step of an unknown
+// kind is an error.
 func (r *run) perform(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	switch {
 	case s.EtcdMemberAdd != nil, s.EtcdMemberPromote != nil, s.EtcdMemberRemove != nil:
@@ -103,7 +110,8 @@ func (r *run) perform(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	return false, fmt.Errorf("step %s of the cluster is of no known kind", s.ID)
 }
 
-// applyObjects applies one group of the objects of the cluster.
+// applyObjects applies the group of objects with this name from r.groups, and reports whether any
+// object changed. If so, it sets r.applied for the group. An unknown group is an error.
 func (r *run) applyObjects(ctx context.Context, group string) (bool, error) {
 	cfg, err := r.api(ctx)
 	if err != nil {
@@ -121,8 +129,9 @@ func (r *run) applyObjects(ctx context.Context, group string) (bool, error) {
 	return false, fmt.Errorf("there is no group %s of objects", group)
 }
 
-// writeKubeconfig passes the administrator's kubeconfig to the Environment. It never reports a
-// change, since Built does not return the previous kubeconfig.
+// writeKubeconfig passes the administrator's kubeconfig to r.Env.Built. A command line saves it as
+// a file there, and a hub joins the cluster. The result is always false, which records no change,
+// because the previous kubeconfig is unknown.
 func (r *run) writeKubeconfig(ctx context.Context) (bool, error) {
 	kubeconfig, err := r.kubeconfig()
 	if err != nil {
@@ -131,15 +140,16 @@ func (r *run) writeKubeconfig(ctx context.Context) (bool, error) {
 	return false, r.Env.Built(ctx, kubeconfig, r.spec.Join, r.api)
 }
 
-// drained cordons and drains a node. If the drain fails, drained uncordons the node, because its
-// host is unchanged. A run that was paused, canceled or interrupted leaves the node cordoned.
+// drained cordons and drains the node of a host before the host is changed. If the drain fails,
+// drained uncordons the node and returns the error. A run that was paused, canceled or interrupted
+// leaves the node cordoned: the run that resumes drains again.
 func (r *run) drained(ctx context.Context, name string) error {
 	if err := r.do(ctx, plan.CordonNode(name)); err != nil {
 		return err
 	}
 	err := r.do(ctx, plan.DrainNode(name))
 	if err == nil || ctx.Err() != nil || r.rec.checkpoint() != nil {
-		return err // the run that resumes drains again
+		return err // the run that resumes drains the node again
 	}
 	if e := r.do(ctx, plan.UncordonNode(name)); e != nil {
 		return fmt.Errorf("%w; the node stays cordoned: %w", err, e)
@@ -147,9 +157,10 @@ func (r *run) drained(ctx context.Context, name string) error {
 	return err
 }
 
-// observeCluster reads the state of the cluster that the plan depends on: nodes to label, cordons
-// and joining etcd members. Nodes are read only of a cluster that is built. If no API server
-// answers, the node facts stay empty, and the run finds that work later.
+// observeCluster sets r.cluster to the state of the cluster that the plan depends on: Nodes with
+// wrong labels or taints, cordons of earlier runs, and joining etcd members. It reads Nodes only if
+// the cluster is built and a control plane was reached. If no API server answers, nothing is known
+// of Nodes, and the run finds that work later. r.plan must be set. The only error is that of ctx.
 func (r *run) observeCluster(ctx context.Context) error {
 	_, renewed := r.state.Renewed[plan.LeafAdmin]
 	r.cluster = plan.ClusterFacts{Built: r.state.Applied != nil, Kubeconfig: renewed}
@@ -178,7 +189,8 @@ func (r *run) observeCluster(ctx context.Context) error {
 	return nil
 }
 
-// nodes lists the nodes of the cluster.
+// nodes lists the Nodes of the cluster from the cache of an API server, so a recent change may be
+// missing.
 func (r *run) nodes(ctx context.Context) ([]corev1.Node, error) {
 	cs, err := r.clientset(ctx)
 	if err != nil {
@@ -191,8 +203,8 @@ func (r *run) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return nodes.Items, nil
 }
 
-// cordonedByUs returns the names of nodes that have cordonAnnotation, if their hosts are in the
-// spec and were reached.
+// cordonedByUs returns the names of those nodes that a run has cordoned (cordonAnnotation). Hosts
+// that are not in the spec or were not reached are left out.
 func (r *run) cordonedByUs(nodes []corev1.Node) []string {
 	var names []string
 	for _, n := range nodes {
@@ -203,7 +215,8 @@ func (r *run) cordonedByUs(nodes []corev1.Node) []string {
 	return names
 }
 
-// uncordonLeft uncordons nodes that this run or an earlier one cordoned and that no task uncordons.
+// uncordonLeft ends the cordons of this run and of earlier ones that are still set at the end of a
+// rollout. It deletes the Node instead of uncordoning it if the host is no longer to be a node.
 func (r *run) uncordonLeft(ctx context.Context) error {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
@@ -217,7 +230,7 @@ func (r *run) uncordonLeft(ctx context.Context) error {
 	return nil
 }
 
-// getNode returns a node, or nil if there is none.
+// getNode returns a Node by name, or nil without an error if the Node does not exist.
 func getNode(ctx context.Context, cs kubernetes.Interface, name string) (*corev1.Node, error) {
 	n, err := cs.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -229,9 +242,10 @@ func getNode(ctx context.Context, cs kubernetes.Interface, name string) (*corev1
 	return n, nil
 }
 
-// setCordon cordons a node and sets cordonAnnotation to the Operation, in one write. If operation
-// is empty, it uncordons the node and removes the annotation. It leaves alone a node that somebody
-// else cordoned. It does nothing if there is no such node.
+// setCordon cordons a Node and sets cordonAnnotation to operation, the name of the Operation, in
+// one write. If operation is "", it uncordons the Node and removes the annotation. It leaves a Node
+// that is already cordoned, and does not uncordon a Node without the annotation. It does nothing if
+// the Node does not exist.
 func setCordon(ctx context.Context, cs kubernetes.Interface, name, operation string) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := getNode(ctx, cs, name)
@@ -242,7 +256,7 @@ func setCordon(ctx context.Context, cs kubernetes.Interface, name, operation str
 		if operation == "" && !marked || operation != "" && n.Spec.Unschedulable {
 			return nil
 		}
-		var mark, unschedulable any // null removes a field
+		var mark, unschedulable any // null in a merge patch removes the field
 		if operation != "" {
 			mark, unschedulable = operation, true
 		}
@@ -264,7 +278,8 @@ func setCordon(ctx context.Context, cs kubernetes.Interface, name, operation str
 	})
 }
 
-// drainer returns the settings of a drain. The timeout is the Operation's, or defaultDrainTimeout.
+// drainer returns the settings of a drain, as kubectl drain has them. The timeout is that of the
+// Operation, or defaultDrainTimeout if the Operation sets none.
 func (r *run) drainer(ctx context.Context, cs kubernetes.Interface) *drain.Helper {
 	timeout := defaultDrainTimeout
 	if d := r.op.Spec.Order().DrainTimeout; d != nil {
@@ -278,7 +293,9 @@ func (r *run) drainer(ctx context.Context, cs kubernetes.Interface) *drain.Helpe
 	}
 }
 
-// drain evicts the pods of a node and respects disruption budgets.
+// drain evicts the pods of a node, within their disruption budgets, and waits until they are gone.
+// Pods of DaemonSets stay. Pods without a controller, and pods with an emptyDir, are evicted too.
+// It returns an error if the timeout of the Operation passes. It does not cordon the node.
 func (r *run) drain(ctx context.Context, cs kubernetes.Interface, name string) error {
 	if err := drain.RunNodeDrain(r.drainer(ctx, cs), name); err != nil {
 		return fmt.Errorf("drain node %s: %w; a disruption budget may forbid it: give its workload more replicas, or wait, and resume", name, err)
@@ -286,9 +303,10 @@ func (r *run) drain(ctx context.Context, cs kubernetes.Interface, name string) e
 	return nil
 }
 
-// lines is a writer that logs each write at verbosity 1.
+// lines is the io.Writer to which a drain prints: it logs each write as one message at verbosity 1.
 type lines struct{ log logr.Logger }
 
+// Write implements io.Writer. It logs p as one message at verbosity 1, and never fails.
 func (l *lines) Write(p []byte) (int, error) {
 	l.log.V(1).Info(strings.TrimSpace(string(p)))
 	return len(p), nil

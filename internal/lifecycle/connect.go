@@ -25,83 +25,103 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// maxDials bounds how many hosts are connected to at the same time.
+// maxDials bounds how many hosts a run connects to in parallel. Other requests to many hosts at
+// once, such as those for leases, have the same bound.
 const maxDials = 64
 
-// connection is the connection to a host that was reached.
+// connection is the SSH connection of a run to a host, with what the run knows of the agent and the
+// lease there. Several goroutines use it, and the fields say which lock they need. The method facts
+// sets arch before other goroutines use the connection.
 type connection struct {
 	name   string
 	target host.Target
 	dialer host.Dialer
 	trips  atomic.Int32
-	// leased is true while the host may hold a lease of this run. Requests that extend or release the
-	// lease require the lock extends.
+	// leased is true while the host may hold a lease of this run. extends is held during a request
+	// that extends the lease, and during a request that removes everything from the host.
 	leased  atomic.Bool
 	extends sync.Mutex
-	// arch of the host, and the digest of the agent on it. Both are empty until known. Changing the
-	// agent requires the lock brings.
+	// arch is the architecture of the host, and agent the digest of the agent executable there. Both
+	// are "" until known, and agent is also "" if the host has no agent. brings guards agent, and is
+	// held while the agent is installed.
 	arch   string
 	brings sync.Mutex
 	agent  string
-	log    io.WriteCloser // nil when nothing is recorded
-	// etcdLog is the directory with the write-ahead log of etcd, or empty.
+	log    io.WriteCloser // log of the host in the run; nil for a plan
+	// etcdLog is the directory of etcd's write-ahead log, or "" for an external etcd.
 	etcdLog string
 
 	mu   sync.Mutex
 	conn host.Conn
+	// redials is held while a lost connection is replaced.
+	redials sync.Mutex
 
-	// serving is set while the host serves files to other hosts. starts is held while it is set up.
+	// serving is set while the host serves files to other hosts, and nil before and after. starts is
+	// held while that session is set up.
 	serving atomic.Pointer[serving]
 	starts  sync.Mutex
 }
 
-// run runs a command on the host and counts the round trip.
+// run runs a command on the host and returns its error. It counts the round trip in c.trips. stdin
+// and stdout may be nil.
 func (c *connection) run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	c.trips.Add(1)
 	return c.current().Run(ctx, argv, stdin, stdout)
 }
 
+// current returns the SSH connection in use. The method again replaces it after a loss, so callers
+// do not keep it. It takes c.mu.
 func (c *connection) current() host.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.conn
 }
 
-// again replaces a connection that was lost.
-func (c *connection) again(ctx context.Context) error {
+// again reconnects to a host, and closes the connection that was lost. It does nothing if another
+// caller has replaced that connection already. After an error the lost connection stays in use. It
+// takes c.redials and c.mu.
+func (c *connection) again(ctx context.Context, lost host.Conn) error {
+	c.redials.Lock()
+	defer c.redials.Unlock()
+	if c.current() != lost {
+		return nil
+	}
 	conn, err := c.dialer.Dial(ctx, c.target)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
-	old := c.conn
 	c.conn = conn
 	c.mu.Unlock()
-	_ = old.Close() // it is lost
+	_ = lost.Close() // an error of Close does not matter
 	return nil
 }
 
+// close ends the session in which the host serves files, if there is one, and closes the connection
+// and the host's log. It ignores errors. It may wait for endTimeout.
 func (c *connection) close() {
 	if s := c.serving.Load(); s != nil {
 		s.end()
 	}
-	_ = c.current().Close() // nothing is lost with it
+	_ = c.current().Close() // an error of Close does not matter
 	if c.log != nil {
 		_ = c.log.Close()
 	}
 }
 
-// notef writes a line to the host's log, with the time. Without a log it does nothing.
+// notef writes a line to the log of the host in this run (c.log), with the time in UTC. If c.log is
+// nil, as for a plan, it does nothing. Errors are ignored.
 func (c *connection) notef(format string, args ...any) {
 	if c.log != nil {
 		fmt.Fprintf(c.log, "%s %s\n", time.Now().UTC().Format(time.RFC3339Nano), fmt.Sprintf(format, args...)) //nolint:errcheck // a log
 	}
 }
 
-// survey connects to hosts in parallel and reads their facts. A host that cannot be reached or
-// logged in to goes into r.away. All other errors are returned together. Hosts that are connected
-// already are skipped.
-func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
+// inspect connects to hosts in parallel and reads their facts into r.conns and r.facts. It skips
+// hosts that are connected already. A host that cannot be reached or logged in to goes into r.away,
+// which is no error. A host with another error goes into r.failed. inspect returns all errors in
+// r.failed joined, or the cause if ctx has ended.
+func (r *run) inspect(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	var mu sync.Mutex
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxDials)
@@ -122,14 +142,15 @@ func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 			return nil
 		})
 	}
-	_ = group.Wait() // it returns none
+	_ = group.Wait() // no goroutine returns an error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return errorsOf(r.failed)
 }
 
-// errorsOf joins the errors of hosts, in the order of their names. It is nil without errors.
+// errorsOf joins the errors of hosts, by host name, in the order of the names. It returns nil for
+// an empty map.
 func errorsOf(hosts map[string]error) error {
 	errs := make([]error, 0, len(hosts))
 	for _, name := range sortedKeys(hosts) {
@@ -138,15 +159,16 @@ func errorsOf(hosts map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// report adds the blocking preflight findings of the reached hosts to the error wrong, so that the
-// user can correct everything at once.
+// report adds to an error the problems that Preflight finds on the reached hosts, so that the user
+// can correct everything at once. The result is wrong joined with a PreflightError. It is wrong
+// alone if no finding would stop the run, or if the findings cannot be determined.
 func (r *run) report(ctx context.Context, wrong error) error {
 	if len(r.facts) == 0 || ctx.Err() != nil {
 		return wrong
 	}
 	in, err := r.input(ctx)
 	if err != nil {
-		return wrong // the first error is the one to report
+		return wrong // only the first error is reported
 	}
 	if blocking := r.blocking(in); len(blocking) > 0 {
 		return errors.Join(wrong, &PreflightError{Findings: blocking})
@@ -154,8 +176,9 @@ func (r *run) report(ctx context.Context, wrong error) error {
 	return wrong
 }
 
-// blocking returns the findings that prevent the run. A run that only adds or removes hosts is not
-// prevented by what has changed on another host since that joined the cluster.
+// blocking returns the findings of Preflight that stop the run: those with SeverityError. A run
+// that only adds or removes hosts must not fail for a problem of another host. It leaves out
+// findings about hosts already in the cluster for which IsOfTheHostAlone is true.
 func (r *run) blocking(in plan.Input) []plan.Finding {
 	moves := r.op != nil && (r.op.Spec.Action == lifecyclev1alpha1.ActionAddNode || r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode)
 	return slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool {
@@ -163,11 +186,13 @@ func (r *run) blocking(in plan.Input) []plan.Finding {
 	})
 }
 
-// connect connects to one host, opens its log and reads its facts. If the host was Reached, an
-// error is about its facts or about this machine. With an error, the connection is closed.
+// connect connects to a host, opens its log for this run and reads its facts. A plan (r.rec is nil)
+// opens no log. reach is intent.Unreachable or intent.Refused if the host cannot be connected to or
+// logged in to, or has no credentials. If an error comes with intent.Reached, reading the facts or
+// opening the log failed. With any error, the connection is closed and must not be used.
 func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (_ *connection, _ plan.Facts, reach intent.Reach, err error) {
 	target, err := r.Env.Target(ctx, h)
-	if err != nil { // without credentials there is no login
+	if err != nil { // without credentials no login is possible
 		return nil, plan.Facts{}, intent.Refused, fmt.Errorf("host %s: %w", h.Name, err)
 	}
 	conn, err := r.Dialer.Dial(ctx, target)
@@ -194,8 +219,9 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (_ *connectio
 	return c, f, reachOf(err), err
 }
 
-// facts reads the facts of the host. It returns an error also if the agent is newer than this
-// orrery.
+// facts runs the facts script on the host and returns the facts. It sets c.arch, and c.agent, the
+// digest of the installed agent. It returns an error if the agent on the host is newer than this
+// Orrery.
 func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	var out bytes.Buffer
 	asked := time.Now()
@@ -210,19 +236,21 @@ func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	c.brings.Lock()
 	defer c.brings.Unlock()
 	c.agent = f.Agent
-	return f, speaks(c.name, f.Applied.Protocol)
+	return f, checkProtocol(c.name, f.Applied.Protocol)
 }
 
-// StepError is the failure of a step on a host. Step is empty if the whole request failed.
+// StepError means that a step failed on a host, as the agent there reports. Step is its ID. Step is
+// "" if the agent refused the whole request, for instance because another run holds the lease of
+// the host.
 type StepError struct {
 	Host, Step, Message string
 	// final is true if another attempt cannot succeed, and held if another run has the lease of the
-	// host. missing lists the files that the host could not fetch from other hosts.
+	// host. missing has the digests of the files that the host could not fetch from other hosts.
 	final, held bool
 	missing     []string
 }
 
-// Error names the host and the step.
+// Error returns the host, the step unless it is "", and the message.
 func (e *StepError) Error() string {
 	if e.Step == "" {
 		return fmt.Sprintf("host %s: %s", e.Host, e.Message)
@@ -230,8 +258,10 @@ func (e *StepError) Error() string {
 	return fmt.Sprintf("host %s: %s: %s", e.Host, e.Step, e.Message)
 }
 
-// request sends a request to the agent of a host and records its events. It first installs the
-// agent if needed. streams follow the request on standard input.
+// request sends a request to the agent of a host and records the events that the agent reports. It
+// first installs this version's agent if the host has no agent or another one. It sets req.Version,
+// the version of Kubernetes. streams are sent on standard input after the request. A step that
+// fails is a StepError, see send.
 func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) error {
 	if err := r.bringAgent(ctx, c); err != nil {
 		return err
@@ -240,10 +270,13 @@ func (r *run) request(ctx context.Context, c *connection, req node.Request, stre
 	return r.send(ctx, c, req, streams...)
 }
 
-// send sends a request to the agent that a host has, and records its events. An empty request
-// takes or extends the lease of the host. It is sent in parallel to the run, and so must read
-// nothing that a run changes. A StepError from the agent comes before an error of the
-// connection.
+// send sends a request to the installed agent of a host, records the events that the agent reports,
+// and returns when the agent has ended. It sets the protocol, the cluster and the lease in req.
+// Each request takes or extends the lease of the host, and an empty request does only that.
+//
+// send returns a StepError if a step failed or another run has the lease, even if the connection
+// failed afterwards. It sets c.leased, and clears it after a release. leaseKeeper calls send in
+// parallel to the run, so send reads nothing that a run changes.
 func (r *run) send(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
 	req.Protocol, req.Cluster, req.ClusterID = node.Protocol, r.Cluster, r.state.ID
 	req.Lease, req.Ended = r.lease(), r.ended
@@ -261,12 +294,12 @@ func (r *run) send(ctx context.Context, c *connection, req node.Request, streams
 	said := make(chan error, 1)
 	go func() {
 		err := r.listen(c, read)
-		_ = read.CloseWithError(err) // always nil
+		_ = read.CloseWithError(err) // closing a pipe returns nil
 		said <- err
 	}()
 	stdin := io.MultiReader(append([]io.Reader{bytes.NewReader(append(line, '\n'))}, streams...)...)
 	ran := c.run(ctx, []string{node.AgentPath, "node", "apply"}, stdin, write)
-	_ = write.Close() // always nil
+	_ = write.Close() // closing a pipe returns nil
 	heard := <-said
 	if _, ok := errors.AsType[*StepError](heard); ok {
 		return heard
@@ -277,8 +310,9 @@ func (r *run) send(ctx context.Context, c *connection, req node.Request, streams
 	return heard
 }
 
-// listen records the events of the agent until the stream ends. It returns a StepError if a step
-// failed or another run holds the lease.
+// listen reads the events of the agent on a host until the stream ends, and records them as steps.
+// It returns a StepError if a step failed or another run holds the lease of the host. After several
+// failures it returns the last one. A stream without any event is an error.
 func (r *run) listen(c *connection, events io.Reader) error {
 	decoder := json.NewDecoder(events)
 	var failed error
@@ -304,9 +338,13 @@ func (r *run) listen(c *connection, events io.Reader) error {
 			message := fmt.Sprintf(
 				"operation %s, run by %s, works on this host until %s at least: wait for it, or cancel it there; if it was killed, resume it",
 				l.Operation, l.Holder, l.Expires.UTC().Format(time.RFC3339))
-			if l.Operation == "" || l.Operation == r.op.Name {
-				message = fmt.Sprintf("a later run, of epoch %d, has changed this host, and this one, of epoch %d, changes nothing any more; see %q where that one is run",
-					l.Epoch, r.op.Status.Epoch, "orrery operation list")
+			if l.Operation == "" || l.Operation == r.op.Name || !time.Now().Before(l.Expires) {
+				other := "a later run"
+				if l.Epoch == r.op.Status.Epoch { // both runs read the hosts before one changed them
+					other = "another run"
+				}
+				message = fmt.Sprintf("%s, of epoch %d, has changed this host, and this one, of epoch %d, changes nothing any more; see %q where that one is run",
+					other, l.Epoch, r.op.Status.Epoch, "orrery operation list")
 			}
 			failed = &StepError{Host: c.name, final: true, held: true, Message: message}
 			continue
@@ -327,10 +365,14 @@ func (r *run) listen(c *connection, events io.Reader) error {
 	}
 }
 
-// retry calls do until it succeeds, the attempts of the Operation are used up, or the error is
-// final. Between attempts it waits longer each time, and reconnects if the host was unreachable.
+// retry calls do until it succeeds. It gives up if the attempts of the Operation are used up, if do
+// returns a final StepError, or if ctx ends. It then returns the last error of do. If ctx has ended
+// and that error is no StepError, it returns the cause of ctx instead. After attempt N it waits N
+// seconds. If the connection was lost, it reconnects before the next attempt, and returns the error
+// if that fails.
 func (r *run) retry(ctx context.Context, c *connection, do func(context.Context) error) error {
 	for attempt := int32(1); ; attempt++ {
+		used := c.current()
 		err := do(ctx)
 		if err == nil {
 			return nil
@@ -347,10 +389,10 @@ func (r *run) retry(ctx context.Context, c *connection, do func(context.Context)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(time.Duration(attempt) * time.Second): // seconds, growing with each attempt
+		case <-time.After(time.Duration(attempt) * time.Second): // one second more after each attempt
 		}
 		if _, ok := errors.AsType[*host.Unreachable](err); ok {
-			if e := c.again(ctx); e != nil {
+			if e := c.again(ctx, used); e != nil {
 				return e
 			}
 		}

@@ -1,11 +1,13 @@
 package lifecycle_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // TestSlowHost: a host that gets its content slowly does not delay the others.
@@ -34,4 +36,18 @@ func TestSlowHost(t *testing.T) {
 			t.Errorf("%s left the control machine %d times", digest, n)
 		}
 	}
+}
+
+// TestSourceThatCannotServe: a host that cannot start its file server sends no files to others, and
+// stops nothing. The control machine sends them, or another host.
+func TestSourceThatCannotServe(t *testing.T) {
+	l := newLab(t, 4, 1)
+	l.spec.Network.Plugin = plan.NetworkNone
+	l.fleet.Fault = func(name, command string) error {
+		if command == "serve" && name != "h-3" {
+			return errors.New("address already in use")
+		}
+		return nil
+	}
+	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
 }

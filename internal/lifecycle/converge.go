@@ -8,35 +8,43 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/lifecycle/safety"
 )
 
-// latch is a signal that is given once. Others wait until open is closed.
-type latch struct {
+// signal is an event that happens once. pass closes the channel open, on which other goroutines
+// wait.
+type signal struct {
 	once sync.Once
 	open chan struct{}
 }
 
-func newLatch() *latch { return &latch{open: make(chan struct{})} }
+// newSignal returns a signal that has not been given.
+func newSignal() *signal { return &signal{open: make(chan struct{})} }
 
-func (g *latch) pass() { g.once.Do(func() { close(g.open) }) }
+// pass gives the signal: it closes g.open. Further calls do nothing. It may be called from several
+// goroutines.
+func (g *signal) pass() { g.once.Do(func() { close(g.open) }) }
 
-// converge changes every reached host to match the plan, and applies the objects of the cluster.
+// converge carries out the plan of a run: it changes every reached host, and applies the objects of
+// the cluster. At the end it uncordons nodes that this run or an earlier one has left cordoned. If
+// the safety checks refuse the work, or new hosts cannot reach each other, it returns an error
+// before it changes a host.
 //
-// The hosts are changed in the waves of a rollout. Hosts of one wave do not wait for each other.
-// A stage ends with probes, which succeed when etcd has a quorum or the API server answers.
+// The hosts are changed in the waves of a rollout, one wave after another. Hosts of one wave do not
+// wait for each other, except at the probes that end a stage. A probe succeeds when etcd has a
+// quorum or the API server answers.
 func (r *run) converge(ctx context.Context) error {
 	work, err := r.rehearse(ctx, r.work())
 	if err != nil {
 		return err
 	}
-	works, mends := make([]plan.Work, 0, len(work)), map[string]bool{}
+	works, repairs := make([]plan.Work, 0, len(work)), map[string]bool{}
 	for _, w := range work {
-		works, mends[w.Host.Name] = append(works, w.Work), w.mends
+		works, repairs[w.Host.Name] = append(works, w.Work), w.repairs
 		r.changing[w.Host.Name] = true
 	}
-	rollout := r.makeRollout(works, mends)
+	rollout := r.makeRollout(works, repairs)
 	if len(work) > 0 {
 		names := make([]string, 0, len(work))
 		for _, w := range work {
@@ -45,7 +53,7 @@ func (r *run) converge(ctx context.Context) error {
 		if err := r.distribute(ctx, names); err != nil {
 			return err
 		}
-		if err := r.takeLeases(ctx, names); err != nil { // of hosts that had no agent before
+		if err := r.takeLeases(ctx, names); err != nil { // only now do new hosts have an agent
 			return err
 		}
 		if err := r.checkPaths(ctx, work); err != nil {
@@ -53,14 +61,14 @@ func (r *run) converge(ctx context.Context) error {
 		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
-	apiReady, rolled := newLatch(), newLatch()
+	apiReady, rolled := newSignal(), newSignal()
 	if r.keepsAPIServer(work) {
-		apiReady.pass() // an unchanged API server is running
+		apiReady.pass() // an API server runs that the work does not change
 	}
 	group.Go(func() error {
 		err := r.roll(gctx, rollout, work, apiReady)
 		if err == nil {
-			// All hosts are done, so nothing can signal that an API server is ready any more.
+			// All hosts are done, so no host can report a ready API server any more.
 			apiReady.pass()
 			rolled.pass()
 		}
@@ -73,23 +81,24 @@ func (r *run) converge(ctx context.Context) error {
 	return r.uncordonLeft(ctx)
 }
 
-// hostWork is the work on a host.
+// hostWork is what a run has to do on one host that was reached, with the connection to the host.
 type hostWork struct {
 	plan.Work
 
 	conn *connection
-	// act is what the work disturbs of the control plane. mends is true if all of that is down, so
-	// that the work only repairs it.
-	act   gate.Act
-	mends bool
+	// act lists the etcd member and the API server that the work restarts. repairs is true if all of
+	// these are down, so that the work only repairs them.
+	act     safety.Act
+	repairs bool
 }
 
-// starts reports whether the work includes a stage.
+// starts reports whether the work on the host includes the given stage, such as plan.StageEtcd.
 func (w hostWork) starts(stage plan.StageID) bool {
 	return slices.ContainsFunc(w.Stages, func(s plan.Stage) bool { return s.ID == stage })
 }
 
-// work lists the work on the hosts that were reached.
+// work returns the work on each reached host that has something to change. repairs is false in all
+// elements, and rehearse sets it later.
 func (r *run) work() []hostWork {
 	var work []hostWork
 	for _, w := range plan.Works(r.plan, r.changes, r.facts) {
@@ -100,8 +109,8 @@ func (r *run) work() []hostWork {
 	return work
 }
 
-// keepsAPIServer reports whether a reached control plane host keeps its API server and etcd
-// unchanged.
+// keepsAPIServer reports whether the work leaves etcd and the API server of some reached control
+// plane host unchanged. An API server then runs already, so objects can be applied at once.
 func (r *run) keepsAPIServer(work []hostWork) bool {
 	return slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], func(name string) bool {
 		return r.conns[name] != nil && !slices.ContainsFunc(work, func(w hostWork) bool {
@@ -110,7 +119,8 @@ func (r *run) keepsAPIServer(work []hostWork) bool {
 	})
 }
 
-// joins reports whether the etcd of a host joins, or joined, an existing etcd cluster.
+// joins reports whether the etcd of a host joined, or is to join, an existing etcd cluster instead
+// of starting a new one. It is false if r.state does not say how the etcd of the host starts.
 func (r *run) joins(name string) bool {
 	b, ok := r.state.EtcdBootstrap[name]
 	return ok && b.Join

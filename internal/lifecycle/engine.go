@@ -1,8 +1,8 @@
 // Package lifecycle builds, changes and removes Kubernetes clusters on Linux hosts.
 //
-// An Engine reads the facts of the hosts, lets package plan make a plan from them and the spec, and
-// lets the agent on each host (package node) perform the steps that differ. The agent decides what
-// to do on its host. A run needs only the hosts and a Store. Every run is an Operation: it is
+// An Engine reads the facts of the hosts, and lets package plan make a plan from the facts and the
+// spec. The agent, a program on each host (package node), then performs the steps that differ from
+// the state of its host. A run needs only the hosts and a Store. Every run is an Operation: it is
 // recorded while it runs, and any process with the Store can resume it.
 package lifecycle
 
@@ -31,31 +31,38 @@ import (
 )
 
 // Environment is everything in which a hub differs from a command line with files: where state is
-// kept, which credentials are used, where files come from, and who receives progress. The decisions
-// of the engine do not depend on it.
+// kept, which credentials are used, where files come from, and who receives progress. The Engine
+// decides the same in both. The methods may be called from several goroutines.
 type Environment interface {
 	// Store keeps the state of clusters and the records of runs.
 	Store
-	// Target returns the address and credentials of a host.
+	// Target returns the address and credentials of a host. After an error the run treats the host as
+	// one that refuses the login.
 	Target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error)
 	// ExternalEtcd reads the client keys of an etcd that the cluster does not run itself. It is called
 	// only if the spec has an external etcd.
 	ExternalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error)
-	// Source returns the source of the release files. base is the base URL in the spec, or empty.
+	// Source returns the source from which release files are downloaded. base is the base URL in the
+	// spec, or "" for the default source.
 	Source(base string) *catalog.Source
-	// Agent returns the path of the agent's file for an architecture.
+	// Agent returns the path of the agent executable for an architecture, such as amd64.
 	Agent(arch string) (path string, err error)
 	// Fetch reads a manifest or the archive of a chart from a URL.
 	Fetch(ctx context.Context, url string) ([]byte, error)
-	// Progress receives each change of the record, in order. step is empty when the run ends.
+	// Progress receives each new state of a step. The states for one host come in order. step is empty
+	// when the run ends. op has the status without steps, hosts and conditions. Progress is called
+	// from several goroutines, also at the same time.
 	Progress(op lifecyclev1alpha1.Operation, step lifecyclev1alpha1.StepRecord)
-	// Built receives the kubeconfig of a cluster when its API server answers and its early objects are
-	// applied, and when the kubeconfig is renewed. join is that of the spec. api returns the
-	// configuration of a client that connects through a host.
+	// Built receives the administrator's kubeconfig of a cluster: a command line saves it as a file,
+	// and a hub joins the cluster. A run calls Built when the API server answers and the early objects
+	// (bootstrap and network) are applied, and when the kubeconfig is renewed. Each run calls it, also
+	// for a cluster that was built before. An error fails the run. join is that of the spec. api
+	// returns the configuration of a client that connects through a host.
 	Built(ctx context.Context, kubeconfig []byte, join clusterv1alpha1.SyncMode, api func(context.Context) (*rest.Config, error)) error
 }
 
-// Engine builds, changes and removes one cluster.
+// Engine builds, changes and removes one cluster. Its methods do not change its fields. The lock of
+// the Store excludes a second run of the same cluster.
 type Engine struct {
 	// Cluster is the name of the cluster.
 	Cluster string
@@ -65,34 +72,41 @@ type Engine struct {
 	Dialer host.Dialer
 	// Catalog has the supported versions.
 	Catalog *catalog.Catalog
-	// Local allows specs to name paths on this machine.
+	// Local allows specs to name paths on this machine. It is false on a hub.
 	Local bool
-	// Logins has hosts with logins that replace those in the state, for hosts at the same address. A
-	// run keeps them.
+	// Logins has hosts with newer logins. They replace the logins in the state for hosts with the same
+	// name and address. A run saves them.
 	Logins []clusterv1alpha1.Host
-	// Holder names this process in leases.
+	// Holder names this process in the leases of hosts: user@machine for a command line, or the hub.
 	Holder string
-	// Connect returns the client configuration for the API server on a host. If nil, clients connect
-	// through the host.
+	// Connect returns the administrator's client configuration for the API server on a host. If nil,
+	// clients connect through the connection to the host, see through.
 	Connect func(c host.Conn, port int32, keys pki.Bundle) *rest.Config
-	// Settle is how long a control plane may take to recover after a disturbance. Zero is a minute.
+	// Settle is how long etcd and the API servers may take to recover after a disturbance. Zero means
+	// a minute.
 	Settle time.Duration
 	// Clock gives the time for checks of certificates. If nil, it is the clock of the machine.
 	Clock clock.PassiveClock
 }
 
-// Errors of runs that ended early. The record of the Operation has the same phase.
+// Errors of runs that ended early because a user or a signal stopped them. The phase of the
+// Operation is then Paused or Canceled.
 var (
-	// ErrPaused means that the run was paused or interrupted. It can be resumed.
+	// ErrPaused means that the run was paused or interrupted. The Operation can be resumed.
 	ErrPaused = errors.New("paused")
-	// ErrCanceled means that the run was canceled.
+	// ErrCanceled means that the run was canceled. Changes that were made stay.
 	ErrCanceled = errors.New("canceled")
 )
 
-// Run performs an Operation of the Store: a new one, or one that was paused, interrupted or killed,
-// or failed. spec is the wanted spec of a new Operation. A resumed one uses the spec that it
-// started with. Run locks the cluster while it works. It returns an error that wraps ErrPaused or
-// ErrCanceled if the run ended early.
+// Run performs an Operation that is in the Store. The Operation is new, or it was paused,
+// interrupted or killed, or has failed, and is resumed. spec is the wanted spec of a new Operation.
+// A resumed Operation uses the spec that it started with. Run locks the cluster while it works. It
+// records nothing if it cannot lock the cluster, or if another process has run the Operation since
+// op was read. It changes the status of op, and takes over Paused and Canceled from the Store.
+//
+// The error wraps ErrPaused or ErrCanceled if the run ended early. Canceling ctx pauses the run. If
+// the deadline of the Operation or of ctx passes, the run fails. The deadline of the Operation
+// applies to each attempt.
 func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (err error) {
 	unlock, err := e.Env.Lock(ctx, e.Cluster)
 	if err != nil {
@@ -136,8 +150,9 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	default:
 		return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
 	}
-	// The spec is saved before any host is asked. A run that fails or is killed then resumes with it.
-	// A renewal has none: the wanted spec stays that of an earlier run.
+	// The wanted spec is saved before any host is asked, so that a failed or killed run can be resumed
+	// with that spec. A renewal of certificates has no spec of its own. The wanted spec of an earlier
+	// run stays.
 	if op.Spec.Action != lifecyclev1alpha1.ActionRenewCertificates {
 		if err := r.want(ctx); err != nil {
 			return err
@@ -146,8 +161,10 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	return r.release(ctx, interrupted(ctx, do(ctx)))
 }
 
-// Check returns the error with which Run refuses a new Operation before it connects to any host. It
-// stores nothing.
+// Check returns an error if Run would refuse a new Operation before it connects to any host: for an
+// invalid spec, or a spec that lacks hosts of the cluster. It does not check whether the hosts that
+// a deletion names exist, or the hash of a plan. It connects to no host, stores nothing and does
+// not change op.
 func (e *Engine) Check(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
 	op = op.DeepCopy()
 	spec, err := e.take(ctx, op, spec)
@@ -167,8 +184,9 @@ func (e *Engine) Check(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 	return nil
 }
 
-// interrupted puts the cause first if the run was interrupted. Hosts then report only errors of the
-// disconnection.
+// interrupted returns the error for the end of a run. If ctx was canceled, it puts the cause of ctx
+// before err, because err then often reports only lost connections. It returns err unchanged if the
+// deadline of ctx has passed, and nil if err is nil.
 func interrupted(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.Canceled) {
 		return fmt.Errorf("%w: %w", cause, err)
@@ -176,7 +194,10 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// take returns the spec for an Operation, and records its hash in the status.
+// take returns the spec, with defaults, that an Operation must use: the given one, or for a resumed
+// Operation the one that it started with. It sets the hash of the spec in the status of op, and
+// stores nothing. given may be nil for a resumed Operation. It returns an error if the state cannot
+// be read, or if the spec of a resumed Operation was not kept.
 func (e *Engine) take(ctx context.Context, op *lifecyclev1alpha1.Operation, given *clusterv1alpha1.Provision) (*clusterv1alpha1.Provision, error) {
 	state, err := e.load(ctx)
 	if err != nil {
@@ -187,8 +208,8 @@ func (e *Engine) take(ctx context.Context, op *lifecyclev1alpha1.Operation, give
 	return spec, err
 }
 
-// load returns the state of the cluster, with the logins of the Engine. It is empty if nothing is
-// known of the cluster.
+// load returns the stored state of the cluster, with the logins in e.Logins. The state is empty,
+// not nil, if the Store has none, and also together with an error.
 func (e *Engine) load(ctx context.Context) (*State, error) {
 	state, err := e.Env.Load(ctx, e.Cluster)
 	if state == nil {
@@ -198,7 +219,9 @@ func (e *Engine) load(ctx context.Context) (*State, error) {
 	return state, err
 }
 
-// run is one run of the engine.
+// run is one run of the Engine, that is one attempt at an Operation. A plan or preflight uses a run
+// without a recorder (rec is nil). begin makes it and close ends it. While hosts are changed,
+// several goroutines read its maps.
 type run struct {
 	*Engine
 	rec   *recorder
@@ -207,30 +230,32 @@ type run struct {
 	roles map[clusterv1alpha1.Role][]string
 	state *State
 
-	conns  map[string]*connection // of the hosts that were reached
+	conns  map[string]*connection // by name of the host, of hosts that were reached
 	facts  map[string]plan.Facts
-	away   map[string]away  // hosts that were not reached
-	failed map[string]error // by host: reached, but its facts could not be read
-	lost   []plan.Finding   // of reached hosts whose data renewApplied found lost
+	away   map[string]away  // by name of the host, of hosts that were not reached
+	failed map[string]error // by name of the host: errors of hosts whose facts could not be read
+	lost   []plan.Finding   // findings about reached hosts that have lost the data of etcd
 
-	keys    pki.Bundle              // for the plan
-	files   map[string]catalog.File // by digest
+	keys    pki.Bundle              // the keys with which the plan is made
+	files   map[string]catalog.File // release files, by digest
 	plan    *plan.Plan
 	current *plan.Plan // the plan with the certificates in use; nil unless some are renewed
 	changes *plan.Changes
-	cluster plan.ClusterFacts // when the plan was made
+	cluster plan.ClusterFacts // the state of the cluster when the plan was made
 	groups  []addon.Group     // the objects of the cluster
-	ended   []string          // UIDs of the runs of the cluster that have ended
+	ended   []string          // UIDs of the Operations of the cluster that have ended
 	keeper  *leaseKeeper      // nil until the run has leases
 	agents  agents
 
 	identity sync.Mutex      // guards state.KubeSystemUID
-	changing map[string]bool // hosts that converge changes
-	applied  map[string]bool // groups of objects that were applied and differed
+	changing map[string]bool // hosts that have work in converge
+	applied  map[string]bool // names of groups in which this run has changed objects
 }
 
-// begin checks the spec and loads the state. If rec is nil, the run only reads, for a preflight or
-// plan.
+// begin returns a run for a copy of the spec with defaults, and for the state in the Store. The
+// caller closes the run. If rec is nil, the run only reads, for a preflight or plan, and op may be
+// nil. begin returns an *intent.InvalidError for a spec that cannot be applied to the cluster,
+// unless the Operation deletes the cluster. It connects to no host and stores nothing.
 func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision, rec *recorder) (*run, error) {
 	spec = spec.DeepCopy()
 	plan.Default(e.Cluster, spec)
@@ -263,7 +288,8 @@ func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 	return r, nil
 }
 
-// learnEnded lists the runs that have ended. The hosts may drop leases of these runs.
+// learnEnded sets r.ended to the UIDs of the other Operations of the cluster that have ended.
+// Requests to hosts carry them, so that the hosts drop leases of these runs.
 func (r *run) learnEnded(ctx context.Context) error {
 	ops, err := r.Env.Operations(ctx, r.Cluster)
 	if err != nil {
@@ -277,23 +303,28 @@ func (r *run) learnEnded(ctx context.Context) error {
 	return nil
 }
 
+// close ends the run: it closes the connections to all hosts.
 func (r *run) close() {
 	for _, c := range r.conns {
 		c.close()
 	}
 }
 
-// has reports whether a host has a role.
+// has reports whether the spec of the run gives a host this role.
 func (r *run) has(name string, role clusterv1alpha1.Role) bool {
 	return slices.Contains(r.roles[role], name)
 }
 
-// bring changes the hosts and the cluster to match the spec.
+// bring performs the actions Create, Apply and AddNode: it changes the hosts and the cluster to
+// match the spec, and saves the state. It changes nothing and returns an error if an unreachable
+// host stops the action, or a finding blocks it. The same holds if the Operation names the hash of
+// another plan. Some unreachable hosts do not stop the action. bring leaves them unchanged, and may
+// return an error about them after all other hosts are done.
 func (r *run) bring(ctx context.Context) error {
 	if err := r.state.Keep(r.Cluster, r.spec); err != nil {
 		return err
 	}
-	wrong := r.survey(ctx, r.spec.Hosts)
+	wrong := r.inspect(ctx, r.spec.Hosts)
 	left, stop := r.decide(r.op.Spec.Action, r.partOf)
 	if wrong = errors.Join(wrong, stop); wrong != nil {
 		return r.report(ctx, wrong)
@@ -313,7 +344,7 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.takeLeasesFor(ctx, plan.Works(r.plan, r.changes, r.facts)); err != nil {
 		return err
 	}
-	r.rec.tell(r.changes)
+	r.rec.setPlan(r.changes)
 	r.state.Begin(r.spec.Hosts)
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
@@ -341,20 +372,23 @@ func (r *run) bring(ctx context.Context) error {
 	return r.Env.Save(ctx, r.state)
 }
 
-// want saves the spec as the wanted one, before the run begins.
+// want saves the spec of the run as the wanted one in the state, with the name of the Operation. A
+// run that fails or is killed can then be resumed with this spec.
 func (r *run) want(ctx context.Context) error {
 	r.state.Wanted, r.state.WantedBy = r.spec, r.op.Name
 	return r.Env.Save(ctx, r.state)
 }
 
+// sortedKeys returns the keys of a map in ascending order.
 func sortedKeys[M ~map[string]V, V any](m M) []string { return slices.Sorted(maps.Keys(m)) }
 
-// attempts returns how often a step is tried: 3 by default.
+// attempts returns how often a run tries a request to a host: the number in the Operation, or 3.
 func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
 
-// observeTimeout bounds how long reading the objects of a cluster takes.
+// observeTimeout bounds how long a plan may compare the objects of a built cluster.
 const observeTimeout = 30 * time.Second
 
+// now returns the present time of this machine, for the record of a run.
 func now() *metav1.MicroTime {
 	t := metav1.NowMicro()
 	return &t

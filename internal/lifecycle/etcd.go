@@ -21,14 +21,15 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// etcdTimeout bounds one request to etcd or an API server.
+// etcdTimeout bounds one request to etcd, and one check of an API server.
 const etcdTimeout = 5 * time.Second
 
-// reconfigureTime bounds how long a change of the etcd members is retried. etcd refuses a change
-// until its members have been connected for five seconds.
+// reconfigureTime bounds how long a change of the etcd members is retried. etcd refuses such a
+// change until its members have been connected for five seconds.
 const reconfigureTime = 20 * time.Second
 
-// etcd returns a client for the etcd on a host, connected through the host. The caller closes it.
+// etcd returns a client for the etcd member on a host. The client connects through the host at its
+// first request, and the caller closes it. A host that was not reached is an error.
 func (r *run) etcd(name string) (*clientv3.Client, error) {
 	c := r.conns[name]
 	if c == nil {
@@ -39,7 +40,7 @@ func (r *run) etcd(name string) (*clientv3.Client, error) {
 		Endpoints:   []string{"https://" + address},
 		TLS:         trusting(r.keys[plan.AuthorityEtcd], r.keys[plan.LeafEtcdAdmin]),
 		DialTimeout: etcdTimeout,
-		Logger:      zap.NewNop(), // errors are returned
+		Logger:      zap.NewNop(), // no log: calls return their errors
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return c.current().Dial(ctx, "tcp", address)
 		})},
@@ -50,20 +51,19 @@ func (r *run) etcd(name string) (*clientv3.Client, error) {
 	return cli, nil
 }
 
-// members returns the etcd members and a client of the host that listed them. It asks the hosts one
-// after the other until one answers. The caller closes the client.
+// members returns the list of etcd members, which a majority of them has confirmed, and a client of
+// the member that answered. The caller closes the client. members asks the named hosts one after
+// another, without hosts that were not reached. If none of them answers or etcd has no quorum, it
+// returns an error, which has the reason for each host.
 func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []*etcdserverpb.Member, error) {
 	var errs []error
 	for _, name := range hosts {
-		if r.conns[name] == nil {
-			continue
-		}
 		cli, err := r.etcd(name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		// A linearizable list needs a quorum, so it is up to date.
+		// The list is linearizable. It needs a quorum, so it is up to date.
 		qctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 		list, err := cli.MemberList(qctx)
 		cancel()
@@ -73,11 +73,16 @@ func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []
 		}
 		return cli, list.Members, nil
 	}
+	if len(hosts) == 0 {
+		errs = append(errs, errors.New("no other host runs etcd"))
+	}
 	return nil, nil, fmt.Errorf("etcd has no quorum, or none of its hosts answers: nothing is changed; start the members again, or restore a snapshot: %w", errors.Join(errs...))
 }
 
-// reconfigure changes the members of etcd. etcd refuses a change for some seconds after another
-// member was added, removed or restarted. reconfigure retries for reconfigureTime.
+// reconfigure calls change, a function that changes the members of etcd, and returns its error.
+// etcd refuses a change with ErrUnhealthy for some seconds after another member was added, removed
+// or restarted. In that case, reconfigure calls change again until reconfigureTime is over. Other
+// errors are not retried.
 func reconfigure(ctx context.Context, change func(context.Context) error) error {
 	until := time.Now().Add(reconfigureTime)
 	for {
@@ -93,23 +98,27 @@ func reconfigure(ctx context.Context, change func(context.Context) error) error 
 	}
 }
 
-// joinEtcd adds a host to etcd as a learner, starts it, and promotes it once it has caught up.
+// joinEtcd adds a host to the existing etcd cluster as a learner, and calls start, which starts
+// etcd on the host. It promotes the learner to a voting member once the learner has caught up. It
+// tries that while start runs, and for reconfigureTime afterwards. If the other members do not
+// answer, the quorum may depend on this member. If etcd was started on the host before, joinEtcd
+// then only calls start.
 func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Context) error) error {
 	cli, _, err := r.members(ctx, r.otherMembers(name))
 	if err != nil && r.hasMember(name) && ctx.Err() == nil {
-		return start(ctx) // the quorum may depend on this member
+		return start(ctx) // the quorum of etcd may depend on this member
 	}
 	if err != nil {
 		return err
 	}
-	_ = cli.Close() // nothing is lost with it
+	_ = cli.Close() // an error of Close does not matter
 	if err := r.do(ctx, plan.AddEtcdMember(name)); err != nil {
 		return err
 	}
 	pctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	started := make(chan error, 1)
-	go func() { // the probe of the stage fails as long as the member is a learner
+	go func() { // in parallel, since the probe of etcd fails for a learner
 		err := start(ctx)
 		if err != nil {
 			cancel()
@@ -121,13 +130,14 @@ func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Cont
 	return cmp.Or(<-started, promoted)
 }
 
-// otherMembers returns the hosts with the etcd role except one.
+// otherMembers returns the hosts that the spec gives the role etcd, except the named one.
 func (r *run) otherMembers(name string) []string {
 	return slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleEtcd]), func(h string) bool { return h == name })
 }
 
-// observeMember reports whether a step about an etcd member is done. If etcd does not answer, a
-// promotion counts as not done: the member is starting, so the error may be transient.
+// observeMember reports whether a step that adds, promotes or removes an etcd member is already
+// done. It asks the members on the other hosts. No answer is an error, except for a promotion: that
+// counts as not done, because the member is still starting and the error may be transient.
 func (r *run) observeMember(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	name := s.Target()
 	cli, members, err := r.members(ctx, r.otherMembers(name))
@@ -137,7 +147,7 @@ func (r *run) observeMember(ctx context.Context, s plan.ClusterStep) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	_ = cli.Close() // nothing is lost with it
+	_ = cli.Close() // an error of Close does not matter
 	m := r.memberOf(members, name)
 	switch {
 	case s.EtcdMemberAdd != nil:
@@ -148,7 +158,9 @@ func (r *run) observeMember(ctx context.Context, s plan.ClusterStep) (bool, erro
 	return m == nil, nil
 }
 
-// changeMember adds, promotes or removes an etcd member, through the other members.
+// changeMember performs a step that adds, promotes or removes an etcd member. It asks the members
+// on the other hosts. It does nothing if the member to add already exists, or the member to remove
+// does not exist.
 func (r *run) changeMember(ctx context.Context, s plan.ClusterStep) error {
 	if s.EtcdMemberPromote != nil {
 		return r.promote(ctx, s.Target())
@@ -158,7 +170,7 @@ func (r *run) changeMember(ctx context.Context, s plan.ClusterStep) error {
 	if err != nil {
 		return err
 	}
-	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	defer cli.Close() //nolint:errcheck // an error of Close does not matter
 	m := r.memberOf(members, name)
 	switch {
 	case s.EtcdMemberAdd != nil && m == nil:
@@ -173,14 +185,15 @@ func (r *run) changeMember(ctx context.Context, s plan.ClusterStep) error {
 			_, err := cli.MemberRemove(ctx, m.ID)
 			return err
 		})
-		if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) { // removed, but the answer was lost
+		if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) { // the member was removed before
 			return err
 		}
 	}
 	return nil
 }
 
-// promote retries until the learner has caught up and is a voting member, or ctx ends.
+// promote makes the learner on a host a voting member. It retries until the learner has caught up.
+// Only the end of ctx stops it. It then returns the last error of etcd.
 func (r *run) promote(ctx context.Context, name string) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -197,12 +210,14 @@ func (r *run) promote(ctx context.Context, name string) error {
 	}
 }
 
+// promoteNow makes one attempt to promote the learner on a host to a voting member. It returns nil
+// if the member is a voting one already, and an error if etcd has no member on the host.
 func (r *run) promoteNow(ctx context.Context, name string) error {
 	cli, members, err := r.members(ctx, r.otherMembers(name))
 	if err != nil {
 		return err
 	}
-	defer cli.Close() //nolint:errcheck // nothing is lost with it
+	defer cli.Close() //nolint:errcheck // an error of Close does not matter
 	m := r.memberOf(members, name)
 	if m == nil {
 		return errors.New("etcd does not have it")
@@ -215,7 +230,7 @@ func (r *run) promoteNow(ctx context.Context, name string) error {
 	return nil
 }
 
-// memberOf returns the member of a host, or nil.
+// memberOf returns the one of the etcd members that runs on a host, or nil if none does.
 func (r *run) memberOf(members []*etcdserverpb.Member, name string) *etcdserverpb.Member {
 	for _, m := range members {
 		if cmp.Or(r.memberHost(m), memberName(m)) == name {
@@ -225,6 +240,7 @@ func (r *run) memberOf(members []*etcdserverpb.Member, name string) *etcdserverp
 	return nil
 }
 
+// memberName returns the name of a member, or its peer URLs if it has not started yet.
 func memberName(m *etcdserverpb.Member) string {
 	if m.Name != "" {
 		return m.Name
@@ -232,8 +248,9 @@ func memberName(m *etcdserverpb.Member) string {
 	return strings.Join(m.PeerURLs, ",")
 }
 
-// memberHost returns the host of a member, by its peer URL. Otherwise it returns the member's name,
-// which is empty until the member has started.
+// memberHost returns the host of an etcd member, by the peer URLs in r.state. If no host has a peer
+// URL of the member, it returns the name of the member. That name is "" until the member has
+// started.
 func (r *run) memberHost(m *etcdserverpb.Member) string {
 	for name := range r.state.EtcdBootstrap {
 		if slices.Contains(m.PeerURLs, r.peerURL(name)) {
@@ -243,5 +260,6 @@ func (r *run) memberHost(m *etcdserverpb.Member) string {
 	return m.Name
 }
 
-// peerURL returns the peer URL with which the etcd of a host first started.
+// peerURL returns the peer URL with which the etcd of a host first started, or "" if r.state has no
+// entry for the host.
 func (r *run) peerURL(name string) string { return r.state.EtcdBootstrap[name].Members[name] }

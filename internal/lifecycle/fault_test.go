@@ -62,7 +62,8 @@ func (f *nth) count() int {
 // Without SOAK it breaks a third of them.
 func TestFailAtEveryCommand(t *testing.T) {
 	undisturbed := newLab(t, 2, 1)
-	undisturbed.spec.Network.Plugin = plan.NetworkNone // what is waited for in the cluster is not what fails here
+	// This test does not cover waits for objects of the cluster.
+	undisturbed.spec.Network.Plugin = plan.NetworkNone
 	all := &nth{}
 	undisturbed.fleet.Fault = func(string, string) error { all.hits(); return nil }
 	if _, err := undisturbed.run(lifecyclev1alpha1.ActionCreate, undisturbed.spec); err != nil {

@@ -16,10 +16,10 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/hosttest"
-	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/lifecycle/safety"
 )
 
 // withRealEtcd returns a lab with a built cluster and real etcd processes.
@@ -119,7 +119,7 @@ func TestQuorumIsKept(t *testing.T) {
 		changed := l.changed()
 		op, err := l.run(lifecyclev1alpha1.ActionApply, spec)
 		l.wantRefused(op, err, says...)
-		if _, ok := errors.AsType[*gate.RefusedError](err); !ok {
+		if _, ok := errors.AsType[*safety.RefusedError](err); !ok {
 			t.Errorf("%T", err)
 		}
 		if got := changed(); len(got) > 0 {
@@ -205,18 +205,18 @@ func TestOneAtATime(t *testing.T) {
 	if n := len(e.restarted(pids)); n != 3 {
 		t.Errorf("%d members were restarted", n)
 	}
-	var gates []string
+	var checks []string
 	for _, s := range op.Status.Steps {
 		if strings.HasPrefix(s.ID, "gate/") {
-			gates = append(gates, fmt.Sprint(s.ID, " ", s.State))
+			checks = append(checks, fmt.Sprint(s.ID, " ", s.State))
 		}
 	}
 	want := []string{
 		"gate/h-1/before Unchanged", "gate/h-1/after Unchanged", "gate/h-2/before Unchanged", "gate/h-2/after Unchanged",
 		"gate/h-3/before Unchanged", "gate/h-3/after Unchanged",
 	}
-	if d := cmp.Diff(want, gates); d != "" {
-		t.Errorf("gates in the record (-want +got):\n%s", d)
+	if d := cmp.Diff(want, checks); d != "" {
+		t.Errorf("safety checks in the record (-want +got):\n%s", d)
 	}
 }
 
@@ -268,8 +268,8 @@ func TestFailedStepStopsThere(t *testing.T) {
 	}
 }
 
-// TestMends: components that are down are repaired before others are disturbed.
-func TestMends(t *testing.T) {
+// TestRepairsComeFirst: components that are down are repaired before others are disturbed.
+func TestRepairsComeFirst(t *testing.T) {
 	t.Run("StoppedMember", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
 		e.fail("h-3")
@@ -410,7 +410,8 @@ func TestLeavesEtcd(t *testing.T) {
 		e.stop("h-3")
 		l.unreachable("h-3")
 		state := l.state()
-		state.Applied.Etcd.ExtraArgs = []string{"max-concurrent-streams=5000"} // as another version of Orrery may plan
+		// Another version of Orrery may have applied other flags.
+		state.Applied.Etcd.ExtraArgs = []string{"max-concurrent-streams=5000"}
 		if err := l.store.Save(t.Context(), state); err != nil {
 			t.Fatal(err)
 		}
@@ -424,8 +425,9 @@ func TestLeavesEtcd(t *testing.T) {
 	})
 }
 
-// TestGateIsCanceled: a run that waits for the control plane to recover ends when it is canceled.
-func TestGateIsCanceled(t *testing.T) {
+// TestSafetyCheckIsCanceled: a run that waits for the control plane to recover ends when it is
+// canceled.
+func TestSafetyCheckIsCanceled(t *testing.T) {
 	l, _ := withRealEtcd(t, 3, 3)
 	l.engine.Settle = time.Hour
 	store := &asked{Files: l.store, noticed: make(chan struct{})}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -70,7 +71,7 @@ func (h *leaseHost) count() (n int, lapsed bool) {
 func TestLeasesOfGuardedHosts(t *testing.T) {
 	const digest = "sha256:agent"
 	full := fmt.Sprintf(`{"state":%q,"message":"no space left on device"}`, lifecyclev1alpha1.StepFailed)
-	held := fmt.Sprintf(`{"state":%q,"message":"held","leaseHeld":{"operation":"other","holder":"hub","epoch":9}}`, lifecyclev1alpha1.StepFailed)
+	held := fmt.Sprintf(`{"state":%q,"message":"held","leaseHeld":{"operation":"other","holder":"hub","epoch":9,"expires":"2100-01-01T00:00:00Z"}}`, lifecyclev1alpha1.StepFailed)
 	for name, tc := range map[string]struct {
 		changed, guarded string // how the host answers
 		stops            string
@@ -163,4 +164,48 @@ func TestKeepsLeases(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestReleaseAfterTheEnd: a run gives up its leases unless it is to be resumed. A wait that ended
+// does not say whether the run was paused or canceled.
+func TestReleaseAfterTheEnd(t *testing.T) {
+	broken := errors.New("broken off")
+	for name, tc := range map[string]struct {
+		spec   lifecyclev1alpha1.OperationSpec
+		failed error
+		want   error
+		kept   bool
+	}{
+		"Succeeded":              {},
+		"Failed":                 {failed: broken, want: broken},
+		"FailedAndPaused":        {spec: lifecyclev1alpha1.OperationSpec{Paused: true}, failed: broken, want: broken},
+		"Canceled":               {spec: lifecyclev1alpha1.OperationSpec{Canceled: true}, failed: ErrCanceled, want: ErrCanceled},
+		"CanceledInAWait":        {spec: lifecyclev1alpha1.OperationSpec{Canceled: true}, failed: fmt.Errorf("wait: %w", context.Canceled), want: ErrCanceled},
+		"CanceledInSeveralWaits": {spec: lifecyclev1alpha1.OperationSpec{Canceled: true}, failed: errors.Join(ErrCanceled, context.Canceled), want: ErrCanceled},
+		"Paused":                 {spec: lifecyclev1alpha1.OperationSpec{Paused: true}, failed: ErrPaused, want: ErrPaused, kept: true},
+		"PausedInAWait":          {spec: lifecyclev1alpha1.OperationSpec{Paused: true}, failed: context.Canceled, want: ErrPaused, kept: true},
+		"PausedThenCanceled":     {spec: lifecyclev1alpha1.OperationSpec{Paused: true, Canceled: true}, failed: context.Canceled, want: ErrCanceled},
+		"Interrupted":            {failed: fmt.Errorf("dial: %w", context.Canceled), want: context.Canceled, kept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const digest = "sha256:agent"
+				op, h := &lifecyclev1alpha1.Operation{Spec: tc.spec}, &leaseHost{}
+				r := &run{
+					Engine: &Engine{}, op: op, rec: newRecorder(&Engine{}, op), state: &State{}, spec: &clusterv1alpha1.Provision{},
+					agents: agents{read: map[string]agent{"amd64": {digest: digest}}},
+					conns:  map[string]*connection{"h-1": {name: "h-1", conn: h, arch: "amd64", agent: digest}},
+				}
+				if err := r.takeLeases(t.Context(), []string{"h-1"}); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.release(t.Context(), tc.failed); !errors.Is(err, tc.want) {
+					t.Errorf("%v, want %v", err, tc.want)
+				}
+				if kept := !h.expires.IsZero(); kept != tc.kept {
+					t.Errorf("the lease is kept: %t; requests: %v", kept, h.requests)
+				}
+			})
+		})
+	}
 }

@@ -77,7 +77,8 @@ func (l *lab) mortal() *process {
 		return nil
 	}
 	l.fleet.Fault, l.fleet.Broken = cut, cut
-	l.fleet.NodeFault = func(string, string) error { return p.dead() } // the agent ends with its connection
+	// The agent ends with its connection.
+	l.fleet.NodeFault = func(string, string) error { return p.dead() }
 	connect := l.engine.Connect
 	l.engine.Connect = func(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 		cfg := rest.CopyConfig(connect(c, port, keys))

@@ -8,12 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// labelsAnnotation on a Node has the keys of the labels that Orrery set, sorted and separated by
-// commas. A label that is wanted no more is removed only if its key is in it.
+// labelsAnnotation is the annotation on a Node with the keys of the labels that Orrery set, sorted
+// and separated by commas. When a label is no longer wanted, it is removed only if the annotation
+// lists its key.
 const labelsAnnotation = "lifecycle.orrery.dev/labels"
 
-// labelsPatch returns the part of a merge patch's metadata that sets the wanted labels of a node
-// and removes those that were wanted before. It is empty if there is nothing to change.
+// labelsPatch returns the metadata of a merge patch that gives a Node the wanted labels. The patch
+// also removes labels that Orrery set and that are no longer wanted, and updates labelsAnnotation.
+// The result is empty, not nil, if nothing must change.
 func labelsPatch(n *corev1.Node, want map[string]string) map[string]any {
 	labels := map[string]any{}
 	for key, value := range want {
@@ -25,7 +27,7 @@ func labelsPatch(n *corev1.Node, want map[string]string) map[string]any {
 	for key := range strings.SplitSeq(mark, ",") {
 		_, wanted := want[key]
 		if _, ok := n.Labels[key]; ok && !wanted {
-			labels[key] = nil // null removes a field
+			labels[key] = nil // null in a merge patch removes the field
 		}
 	}
 	metadata := map[string]any{}

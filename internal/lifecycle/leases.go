@@ -16,36 +16,41 @@ import (
 )
 
 const (
-	// leaseTime is how long the lease of a host lasts after it was taken or extended.
+	// leaseTime is how long the lease of a host lasts after it was taken or extended. A lease is the
+	// right of one run to change a host. The agent on the host grants it.
 	leaseTime = 2 * time.Minute
-	// extendEvery is the interval between extensions of all leases of a run.
+	// extendEvery is the interval at which a run extends its leases.
 	extendEvery = leaseTime / 4
-	// releaseTime bounds how long the release of all leases takes.
+	// releaseTime bounds how long a run tries to give up its leases at its end.
 	releaseTime = leaseTime / 8
 )
 
-// leaseKeeper extends the leases of a run.
+// leaseKeeper extends the leases of a run in the background, until stop. keepLeases makes it.
 type leaseKeeper struct {
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 }
 
-// stop ends the extensions. No extension is under way when it returns.
+// stop ends the extensions of leases, and waits for those that are under way. It may be called
+// several times.
 func (k *leaseKeeper) stop() {
 	k.cancel()
 	k.ended.Wait()
 }
 
-// takeLeases takes the leases of hosts before the run changes one of them, and extends all leases
-// of the run until release. It returns an error if another run has one of the leases.
+// takeLeases takes the leases of hosts before the run changes the first of them. With a lease, the
+// host refuses changes of other runs. takeLeases returns an error if another run has one of the
+// leases. Its first call in a run sets the epoch of the run, and starts to extend all leases of the
+// run until release.
 //
-// The run changes the hosts in names and leaves the hosts in guarded as they are. A guarded host
-// that cannot take a lease, because its disk is full for example, does not stop the run.
+// names are the hosts that the run changes. guarded are further hosts that must not change
+// meanwhile. A guarded host that cannot grant a lease, for example because its disk is full, does
+// not stop the run.
 //
-// Hosts that were not reached and hosts that have a lease of this run are skipped. So are hosts
-// without an agent that understands the request: each request takes the lease, so the first one
-// does. The lease of the first host is taken before all others. Of two runs that begin at the same
-// moment, only one therefore continues.
+// Some hosts are skipped: those that were not reached, and those that have granted a lease to this
+// run already. Hosts whose agent does not understand this Orrery are skipped, too. The first
+// request that changes them takes the lease. The lease of the first host is taken before all
+// others, so only one of two runs that begin at the same moment continues.
 func (r *run) takeLeases(ctx context.Context, names []string, guarded ...string) error {
 	if r.keeper == nil {
 		r.nextEpoch()
@@ -79,7 +84,9 @@ func (r *run) takeLeases(ctx context.Context, names []string, guarded ...string)
 	return group.Wait()
 }
 
-// leasable reports whether the agent on a host understands a request of this run.
+// leasable reports whether the agent on a host understands the requests of this Orrery. That is
+// true for the agent of this version, and for any agent with the same protocol. It is false for a
+// host without an agent. It takes c.brings.
 func (r *run) leasable(c *connection) bool {
 	c.brings.Lock()
 	installed := c.agent
@@ -91,9 +98,10 @@ func (r *run) leasable(c *connection) bool {
 	return installed != "" && f.AgentError == "" && f.Applied.Protocol == node.Protocol
 }
 
-// takeLeasesFor takes the leases that some work needs: those of its hosts, of the hosts that leave,
-// and of all hosts of the control plane. Two runs that restart different members of etcd could cost
-// it its quorum. It takes none if no host is changed.
+// takeLeasesFor takes the leases for the work of a run: those of the hosts with work, and of the
+// hosts in leaving, which are removed. It also takes those of all other control plane and etcd
+// hosts, so that two runs cannot restart different members of etcd at once. If no host is changed,
+// it takes no lease. It returns an error if another run has one of the leases.
 func (r *run) takeLeasesFor(ctx context.Context, works []plan.Work, leaving ...string) error {
 	names := slices.Clone(leaving)
 	for _, w := range works {
@@ -105,7 +113,8 @@ func (r *run) takeLeasesFor(ctx context.Context, works []plan.Work, leaving ...s
 	return r.takeLeases(ctx, names, slices.Concat(r.roles[clusterv1alpha1.RoleControlPlane], r.roles[clusterv1alpha1.RoleEtcd])...)
 }
 
-// keepLeases extends the leases of the run until the keeper is stopped.
+// keepLeases starts to extend the leases of the run, every extendEvery, and returns the leaseKeeper
+// that stops that. The end of ctx does not stop the extensions.
 func (r *run) keepLeases(ctx context.Context) *leaseKeeper {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	k := &leaseKeeper{cancel: cancel}
@@ -126,8 +135,9 @@ func (r *run) keepLeases(ctx context.Context) *leaseKeeper {
 	return k
 }
 
-// extend extends the lease of a host, if the run has it. A request that releases the lease excludes
-// extensions, and so does an extension that is under way.
+// extend extends the lease of a host, if the run has the lease. It does nothing while c.extends is
+// held, because another extension, or the removal of everything on the host, is under way. Errors
+// are only logged.
 func (r *run) extend(ctx context.Context, c *connection) {
 	if !c.extends.TryLock() {
 		return
@@ -139,12 +149,14 @@ func (r *run) extend(ctx context.Context, c *connection) {
 	ctx, cancel := context.WithTimeout(ctx, extendEvery)
 	defer cancel()
 	if err := r.send(ctx, c, node.Request{}); err != nil {
-		// The next request of the run reports a lease that another run has taken.
+		// The error is only logged. If another run has taken the lease, the next request of this run
+		// fails.
 		c.notef("extend the lease: %v", err)
 	}
 }
 
-// lease returns the lease for a request.
+// lease returns the lease that a request of this run carries. It names the Operation and its epoch,
+// and expires leaseTime from now. It takes r.rec.mu.
 func (r *run) lease() plan.Lease {
 	r.rec.mu.Lock()
 	epoch := r.op.Status.Epoch
@@ -152,7 +164,9 @@ func (r *run) lease() plan.Lease {
 	return plan.Lease{Operation: r.op.Name, RunID: string(r.op.UID), Holder: r.Holder, Epoch: epoch, Expires: time.Now().Add(leaseTime)}
 }
 
-// nextEpoch sets an epoch that is higher than those that the hosts have recorded.
+// nextEpoch sets the epoch of this attempt in the status of the Operation. The epoch is a number
+// with which hosts refuse requests of earlier runs. It is higher than the present one in the
+// status, and than those that the reached hosts have recorded.
 func (r *run) nextEpoch() {
 	var last int64
 	for _, f := range r.facts {
@@ -162,13 +176,15 @@ func (r *run) nextEpoch() {
 }
 
 // release gives up the leases at the end of a run, so that another run need not wait until they
-// expire. It ignores errors of hosts and returns the error of the run. A paused or interrupted run
-// keeps its leases until they expire, because it is to resume before any other run.
+// expire. failed is the error of the run, or nil, and release returns it. A paused or interrupted
+// run keeps its leases until they expire, because it should resume before any other run starts. In
+// both cases, release ends the extension of leases. Errors of hosts are only logged.
 func (r *run) release(ctx context.Context, failed error) error {
 	if r.keeper == nil {
 		return failed
 	}
 	r.keeper.stop()
+	failed = r.rec.asked(failed)
 	if errors.Is(failed, ErrPaused) || errors.Is(failed, context.Canceled) {
 		return failed
 	}
@@ -188,6 +204,6 @@ func (r *run) release(ctx context.Context, failed error) error {
 			return nil
 		})
 	}
-	_ = group.Wait() // it returns none
+	_ = group.Wait() // no goroutine returns an error
 	return failed
 }

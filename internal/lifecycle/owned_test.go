@@ -19,9 +19,9 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestStrangersStay: files that others put on a host after a cluster was built stay when the
+// TestUnmanagedFilesStay: files that others put on a host after a cluster was built stay when the
 // cluster is deleted, and nothing else stays.
-func TestStrangersStay(t *testing.T) {
+func TestUnmanagedFilesStay(t *testing.T) {
 	for name, files := range map[string][]string{
 		"NetworkNamespace": {"/run/netns/mine"},
 		"CNIPlugin":        {"/opt/cni/bin/mine"},

@@ -18,11 +18,15 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/reach"
 )
 
-// pathWindow is how long hosts try to reach each other. All begin within one round trip.
+// pathWindow is how long hosts try to reach each other in checkPaths. All hosts begin within one
+// round trip of each other.
 const pathWindow = 8 * time.Second
 
-// checkPaths lets new hosts try the connections that their components will make, before components
-// are installed. A firewall is then reported here, and not by an etcd without quorum.
+// checkPaths lets new hosts try the TCP connections that their components will make to each other,
+// before any component is installed. A blocking firewall is thus reported here, and not later as an
+// etcd without quorum. Connections from and to hosts that already run components are not tried. It
+// returns one error with all failed connections and all ports that are in use. It returns another
+// error if the check cannot run on a host.
 func (r *run) checkPaths(ctx context.Context, work []hostWork) error {
 	fresh := map[string]*connection{}
 	for _, w := range work {
@@ -39,7 +43,7 @@ func (r *run) checkPaths(ctx context.Context, work []hostWork) error {
 	for _, p := range r.plan.Paths(r.spec) {
 		from, to := requests[p.From], requests[p.To]
 		if from == nil || to == nil {
-			continue // one of them runs components already, so its ports are taken
+			continue // one of the hosts already runs components
 		}
 		if !slices.Contains(to.Listen, p.Port) {
 			to.Listen = append(to.Listen, p.Port)

@@ -179,3 +179,23 @@ func TestPlanListsContent(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanShowsWhatWasApplied: the plan shows how a content differs from the applied one also if
+// the content depends on images, whose references depend on the spec.
+func TestPlanShowsWhatWasApplied(t *testing.T) {
+	l := newLab(t, 1, 1)
+	l.spec.Network.Plugin = plan.NetworkNone
+	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
+	l.spec.Registry.PrivateRegistry = "registry.example.com"
+	_, changes, err := l.engine.Plan(t.Context(), l.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	changes.PrintDetail(&shown)
+	for _, want := range []string{"registry.k8s.io/pause", "registry.example.com/pause"} {
+		if !strings.Contains(shown.String(), want) {
+			t.Errorf("%q is not shown:\n%s", want, shown.String())
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package lifecycle_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -221,5 +224,52 @@ func TestNoNodeAnyMore(t *testing.T) {
 	}
 	if got := l.cordoned(); len(got) > 0 {
 		t.Errorf("cordoned are %v", got)
+	}
+}
+
+// unlockable is a Store that cannot lock a cluster.
+type unlockable struct {
+	lifecycle.Store
+
+	err error
+}
+
+func (u unlockable) Lock(context.Context, string) (func(), error) { return nil, u.err }
+
+// TestPlanThatCannotKeepItsKeys: a plan whose keys cannot be saved is an error, since a run would
+// make another plan. While a run works on the cluster, that run saves its own keys.
+func TestPlanThatCannotKeepItsKeys(t *testing.T) {
+	l := newLab(t, 1, 1)
+	full := errors.New("no space left on device")
+	l.env.Store = unlockable{l.store, full}
+	if _, _, err := l.engine.Plan(t.Context(), l.spec); !errors.Is(err, full) {
+		t.Errorf("error %v, want %v", err, full)
+	}
+	unlock, err := l.store.Lock(t.Context(), "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	l.env.Store = l.store
+	if _, _, err := l.engine.Plan(t.Context(), l.spec); err != nil {
+		t.Errorf("while a run works on the cluster: %v", err)
+	}
+}
+
+// TestPreflightIsInterrupted: an interrupted preflight ends with an error, and not with findings
+// about the hosts that it was reading.
+func TestPreflightIsInterrupted(t *testing.T) {
+	l := newLab(t, 2, 1)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	l.fleet.Fault = func(_, command string) error {
+		if command != "facts" {
+			return nil
+		}
+		interrupt()
+		return errors.New("the session ended")
+	}
+	if findings, err := l.engine.Preflight(ctx, l.spec); !errors.Is(err, context.Canceled) {
+		t.Errorf("findings %v, error %v, want %v", findings, err, context.Canceled)
 	}
 }

@@ -18,10 +18,11 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// PreflightError has the findings that prevent a run.
+// PreflightError means that problems of the hosts, its Findings, prevent a run. The run has changed
+// no host. Run and Plan return it.
 type PreflightError struct{ Findings []plan.Finding }
 
-// Error lists the findings with their fixes, one per line.
+// Error lists the host, message and fix of each finding, one per line.
 func (e *PreflightError) Error() string {
 	lines := make([]string, 0, len(e.Findings))
 	for _, f := range e.Findings {
@@ -30,15 +31,17 @@ func (e *PreflightError) Error() string {
 	return "the hosts are not ready:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Preflight inspects the hosts and returns the findings, including those about hosts that were not
-// reached. It changes nothing, but writes and removes a short file to measure the disk.
+// Preflight inspects the hosts of a spec and returns their problems. Findings about hosts that were
+// not reached come first. A finding is no error. Preflight changes nothing on the hosts, but writes
+// and removes a short file to measure the disk. It saves nothing. It returns an error for a spec
+// that cannot be applied to the cluster.
 func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision) ([]plan.Finding, error) {
 	r, err := e.begin(ctx, nil, spec, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	if err := r.survey(ctx, r.spec.Hosts); err != nil && len(r.failed) == 0 {
+	if err := r.inspect(ctx, r.spec.Hosts); err != nil && (ctx.Err() != nil || len(r.failed) == 0) {
 		return nil, err
 	}
 	findings := r.reachFindings()
@@ -56,20 +59,23 @@ func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision)
 }
 
 // Plan returns the plan for a spec, and the changes that a run would make. It changes nothing on
-// the hosts. It saves the keys of a new cluster, so that the run makes the same plan. It returns an
-// error if a host cannot be reached.
+// the hosts. It saves the new keys and digests with which the plan is made, so that the run makes
+// the same plan. It does not save them while a run has locked the cluster. The error wraps an
+// AwayError if a host cannot be reached, and a PreflightError for problems of the reached hosts.
 func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
 	return e.plan(ctx, nil, spec)
 }
 
-// plan makes the plan for an Operation. If op is nil, it uses default rollout settings.
+// plan makes the plan for an Operation and returns it with the changes that the run would make. It
+// saves new keys and digests, see Plan. If op is nil, it uses the default order and limits of a
+// rollout.
 func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
 	r, err := e.begin(ctx, op, spec, nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer r.close()
-	wrong := r.survey(ctx, r.spec.Hosts)
+	wrong := r.inspect(ctx, r.spec.Hosts)
 	_, stop := r.decide(intent.ActionPlan, r.partOf)
 	if err := errors.Join(wrong, stop); err != nil {
 		return nil, nil, r.report(ctx, err)
@@ -87,8 +93,10 @@ func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec
 	return r.plan, r.changes, nil
 }
 
-// PlanFor returns what an Operation would change that is not created yet. For an Operation that
-// deletes nodes or the cluster, that is what is removed from the cluster and undone on the hosts.
+// PlanFor returns what an Operation that is not created yet would change. For an Operation that
+// deletes nodes or the cluster, these are removals from the cluster, and what is undone on the
+// hosts. PlanFor does not change op or the hosts. It saves the new keys with which the plan is
+// made, so that the run makes the same plan. A plan for the deletion of the cluster saves nothing.
 func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (*plan.Changes, error) {
 	undoes := op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode || op.Spec.Action == lifecyclev1alpha1.ActionDelete
 	if !undoes {
@@ -101,7 +109,7 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	}
 	defer r.close()
 	if op.Spec.Action == lifecyclev1alpha1.ActionDelete {
-		names, err := r.surveyAll(ctx)
+		names, err := r.inspectAll(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +122,7 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	if err := r.state.Keep(r.Cluster, r.spec, op.Spec.NamedHosts()...); err != nil {
 		return nil, err
 	}
-	_, names, _, err := r.surveyLeaving(ctx)
+	_, names, _, err := r.inspectLeaving(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +130,7 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	if err := r.planLeave(ctx, names); err != nil {
 		return nil, err
 	}
-	if len(r.state.Renewed) == 0 { // otherwise the run renews certificates first, and asks etcd then
+	if len(r.state.Renewed) == 0 { // if certificates are renewed first, the run asks etcd later
 		if err := r.leavable(ctx, names); err != nil {
 			return nil, err
 		}
@@ -130,17 +138,21 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	return r.changes, e.keepKeys(ctx, r.state, before)
 }
 
-// keepKeys saves new keys and digests that a plan was made with, and the UID of kube-system if none
-// was known. It saves nothing else of the state. If a run holds the lock, keepKeys saves nothing,
-// because the run saves its own. Renewed leaves are saved only if the saved ones are still those in
-// before.
+// keepKeys saves the new keys and digests with which a plan was made, from the state made. It also
+// saves the UID of kube-system if the stored state has none, and nothing else. If a run has locked
+// the cluster, it saves nothing and returns nil, because that run saves its own keys. before are
+// the renewed leaves that were stored when the plan began. keepKeys saves the plan's renewed leaves
+// only if the stored ones are still those in before.
 func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) error {
 	unlock, err := e.Env.Lock(ctx, e.Cluster)
+	if errors.Is(err, ErrLocked) {
+		return nil // the run that has the lock saves its own keys
+	}
 	if err != nil {
-		return nil // the run that has the lock keeps the keys
+		return err
 	}
 	defer unlock()
-	kept, err := e.Env.Load(ctx, e.Cluster) // without the logins of this run
+	kept, err := e.Env.Load(ctx, e.Cluster) // the stored state, without e.Logins
 	if err != nil {
 		return err
 	}
@@ -159,7 +171,7 @@ func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) e
 	return e.Env.Save(ctx, kept)
 }
 
-// fill copies entries that m lacks.
+// fill adds to m the entries of from whose keys m lacks. m must not be nil unless from is empty.
 func fill[M ~map[string]V, V any](m, from M) {
 	for key, value := range from {
 		if _, ok := m[key]; !ok {
@@ -168,9 +180,11 @@ func fill[M ~map[string]V, V any](m, from M) {
 	}
 }
 
-// diffApplied adds to the changes how contents differ from those applied before, and which objects
-// would change. It keeps the hash. The hash covers the inputs of objects, and changes by other
-// clients do not count.
+// diffApplied adds details to r.changes for the user: how contents differ from those that were
+// applied, and which objects would change. The hash of r.changes stays, because changes of objects
+// by other clients must not change it. For a cluster that is not built, it does nothing. It returns
+// an error if no API server answers, unless the run starts an API server or renews its expired
+// certificates.
 func (r *run) diffApplied(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return nil
@@ -179,16 +193,15 @@ func (r *run) diffApplied(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.Spec = r.state.Applied
-	if in.Files, err = r.appliedFiles(in); err != nil {
+	if in, err = r.appliedInput(ctx, in); err != nil {
 		return err
 	}
-	if old, err := plan.Make(in); err == nil { // without it only details are missing
+	if old, err := plan.Make(in); err == nil { // without the old plan, only details are missing
 		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
 	}
 	cfg, err := r.api(ctx)
 	if err != nil && r.changes.StartsAPIServer() {
-		return nil // the run starts an API server, and compares the objects then
+		return nil // the run compares the objects later, when an API server runs
 	}
 	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
 		r.changes.Items = append(r.changes.Items, plan.Change{
@@ -215,35 +228,62 @@ func (r *run) diffApplied(ctx context.Context) error {
 	return nil
 }
 
-// appliedFiles returns the release files for the Kubernetes version that was applied last.
-func (r *run) appliedFiles(in plan.Input) (map[string][]catalog.File, error) {
+// appliedInput returns the input with which the last applied spec is planned: in, with that spec,
+// and with the release files, the images and the keys of an external etcd that belong to it. The
+// files are for the architectures in in.Files. If the catalog has an image no more, or the keys
+// cannot be read any more, those of the input stay.
+func (r *run) appliedInput(ctx context.Context, in plan.Input) (plan.Input, error) {
+	in.Spec = r.state.Applied
 	files := map[string][]catalog.File{}
 	for arch := range in.Files {
-		list, err := r.Catalog.Files(r.state.Applied.Kubernetes.Version, arch, plan.FileNames...)
+		list, err := r.Catalog.Files(in.Spec.Kubernetes.Version, arch, plan.FileNames...)
 		if err != nil {
-			return nil, err
+			return in, err
 		}
 		files[arch] = list
 	}
-	return files, nil
+	in.Files = files
+	if images, err := r.images(in.Spec); err == nil {
+		in.Images = images
+	}
+	if x := in.Spec.Etcd.External; x != nil {
+		if keys, err := r.Env.ExternalEtcd(ctx, *x); err == nil {
+			in.ExternalEtcd = keys
+		}
+	}
+	return in, nil
 }
 
-// input collects everything that the plan depends on. It mints missing keys in memory, and looks up
-// missing digests of release files.
+// images returns the references of the images in plan.ImageNames for a spec, by name.
+func (r *run) images(spec *clusterv1alpha1.Provision) (map[string]string, error) {
+	images := map[string]string{}
+	for _, name := range plan.ImageNames {
+		image, err := r.Catalog.Image(spec.Kubernetes.Version, name)
+		if err != nil {
+			return nil, err
+		}
+		images[name] = addon.Rewrite(image, spec.Registry)
+	}
+	return images, nil
+}
+
+// input collects everything that the plan depends on. It makes missing keys, and looks up missing
+// digests of release files, also over the network. It sets the keys and digests in r.state, which
+// it does not save. It also sets r.keys and adds to r.files.
 func (r *run) input(ctx context.Context) (plan.Input, error) {
 	if err := r.ensureKeys(); err != nil {
 		return plan.Input{}, err
 	}
 	in := plan.Input{
 		Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, Keys: r.keys, InUse: r.state.InUse(), Now: r.now(),
-		Files: map[string][]catalog.File{}, Digests: r.state.Digests, Images: map[string]string{},
+		Files: map[string][]catalog.File{}, Digests: r.state.Digests,
 		Agents: map[string]string{}, EtcdBootstrap: r.state.EtcdBootstrap, HasData: r.state.KubeSystemUID != "",
 	}
 	version := r.spec.Kubernetes.Version
 	var missing []catalog.File
 	for _, f := range r.facts {
 		if _, ok := in.Files[f.Arch]; ok || !slices.Contains(plan.Architectures, f.Arch) {
-			continue // the preflight reports an unknown architecture, with the host
+			continue // Preflight reports an unknown architecture
 		}
 		files, err := r.Catalog.Files(version, f.Arch, plan.FileNames...)
 		if err != nil {
@@ -273,12 +313,9 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 			r.files[r.state.Digests[file.Key()]] = file
 		}
 	}
-	for _, name := range plan.ImageNames {
-		image, err := r.Catalog.Image(version, name)
-		if err != nil {
-			return in, err
-		}
-		in.Images[name] = addon.Rewrite(image, r.spec.Registry)
+	var err error
+	if in.Images, err = r.images(r.spec); err != nil {
+		return in, err
 	}
 	if x := r.spec.Etcd.External; x != nil {
 		keys, err := r.Env.ExternalEtcd(ctx, *x)
@@ -290,8 +327,10 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 	return in, nil
 }
 
-// makePlan makes the plan and changes for all reached hosts. It returns a PreflightError if a
-// finding is an error.
+// makePlan makes the plan for the reached hosts and the changes that it needs. It sets r.plan,
+// r.changes, r.groups, r.cluster, and r.current, the plan with the certificates in use if some are
+// renewed. In r.state it sets keys, digests and how new etcd members start, and does not save them.
+// It returns a PreflightError for problems of hosts that prevent the run.
 func (r *run) makePlan(ctx context.Context) error {
 	if err := r.keepsEtcd(); err != nil {
 		return err
@@ -328,15 +367,18 @@ func (r *run) makePlan(ctx context.Context) error {
 	return err
 }
 
-// fixEtcdBootstrap records for each new etcd host how its etcd starts. The hosts of a new cluster
-// start together. Later ones join the existing members.
+// fixEtcdBootstrap decides, for each new etcd host, how its etcd starts, and records that in
+// r.state.EtcdBootstrap. The hosts of a new cluster start a new etcd together. Hosts that are added
+// later join the existing members. If the cluster is not built and no reached host has started
+// etcd, the earlier decisions and the UID of kube-system are cleared first. It does nothing for an
+// external etcd.
 func (r *run) fixEtcdBootstrap() {
 	if r.spec.Etcd.Type == plan.EtcdExternal {
 		return
 	}
 	hosts := r.roles[clusterv1alpha1.RoleEtcd]
 	if r.state.Applied == nil && !r.etcdStarted() {
-		// The record is from another spec, and no etcd has started with it.
+		// The decisions are from another spec, and no etcd has started with them.
 		clear(r.state.EtcdBootstrap)
 		r.state.KubeSystemUID = ""
 	}
@@ -359,7 +401,8 @@ func (r *run) fixEtcdBootstrap() {
 	}
 }
 
-// etcdStarted reports whether etcd was started on any reached host.
+// etcdStarted reports whether etcd was started on any reached host, according to the records of
+// applied steps on the hosts.
 func (r *run) etcdStarted() bool {
 	for _, f := range r.facts {
 		if slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit }) {
@@ -369,8 +412,9 @@ func (r *run) etcdStarted() bool {
 	return false
 }
 
-// keepsMachines refuses a new address of a host whose setup has begun, if another machine answers
-// there. The unfinished setup is on the first machine.
+// keepsMachines returns an *intent.InvalidError if a host with an unfinished setup has another
+// address now, and the machine at that address belongs to no cluster. The unfinished setup would
+// stay on the first machine.
 func (r *run) keepsMachines() error {
 	var problems []string
 	for _, h := range r.spec.Hosts {
@@ -388,9 +432,9 @@ func (r *run) keepsMachines() error {
 	return nil
 }
 
-// keepsEtcd refuses a spec that would start etcd with other members than it has. An unfinished run
-// may have begun a member that the spec lacks now. Then no first etcd continues, and no member is
-// added.
+// keepsEtcd returns an *intent.InvalidError if the spec lacks an etcd member that an unfinished run
+// has begun to set up. In a cluster that is not built, it does so only if etcd was started on a
+// reached host. In a built cluster, it does so only if this run would start a new member.
 func (r *run) keepsEtcd() error {
 	members := r.roles[clusterv1alpha1.RoleEtcd]
 	starts := slices.ContainsFunc(members, func(name string) bool { _, fixed := r.state.EtcdBootstrap[name]; return !fixed })

@@ -21,9 +21,11 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// observeHosts adds to the facts of each reached host what the cluster shows of it: its Node, its
-// etcd member, and whose data its API server reads. What does not answer stays Unknown. A cluster
-// that is not built yet shows nothing.
+// observeHosts sets Presence in the facts of each reached host: what the cluster shows of its Node,
+// of its etcd member, and of the data behind its API server. If a component does not answer, the
+// part is Unknown, which is no error. For a cluster that is not built, it asks nothing, and all
+// parts are Unknown. The only error is that of ctx. It may set KubeSystemUID in r.state, see
+// recognize.
 func (r *run) observeHosts(ctx context.Context) error {
 	for name, f := range r.facts {
 		f.Presence = plan.Presence{}
@@ -49,7 +51,7 @@ func (r *run) observeHosts(ctx context.Context) error {
 	if len(planes) > 0 {
 		group.Go(func() error { nodes, listed = r.listNodes(qctx); return nil })
 	}
-	_ = group.Wait() // it returns none
+	_ = group.Wait() // no goroutine returns an error
 	for name, f := range r.facts {
 		if i := slices.Index(planes, name); i >= 0 {
 			f.Presence = data[i]
@@ -66,6 +68,7 @@ func (r *run) observeHosts(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// presenceOf returns presence.Present for true and presence.Absent for false.
 func presenceOf(there bool) presence.Presence {
 	if there {
 		return presence.Present
@@ -73,8 +76,8 @@ func presenceOf(there bool) presence.Presence {
 	return presence.Absent
 }
 
-// listMembers returns the etcd members if a majority confirms them, else nil. It asks all hosts at
-// the same time.
+// listMembers returns the list of etcd members if a majority of them confirms it, else nil. It asks
+// all hosts with the role etcd at the same time. It returns nil for an external etcd.
 func (r *run) listMembers(ctx context.Context) []*etcdserverpb.Member {
 	if r.spec.Etcd.Type == plan.EtcdExternal {
 		return nil
@@ -85,7 +88,7 @@ func (r *run) listMembers(ctx context.Context) []*etcdserverpb.Member {
 	for i, name := range hosts {
 		group.Go(func() error { answers[i] = r.askEtcd(ctx, name); return nil })
 	}
-	_ = group.Wait() // it returns none
+	_ = group.Wait() // no goroutine returns an error
 	for _, a := range answers {
 		if a.list != nil {
 			return a.list
@@ -94,8 +97,8 @@ func (r *run) listMembers(ctx context.Context) []*etcdserverpb.Member {
 	return nil
 }
 
-// listNodes returns the names of all Nodes, from etcd and not from the cache of an API server. A
-// cache may lack a new Node.
+// listNodes returns the names of all Nodes. The API server reads them from etcd, because its cache
+// may lack a new Node. ok is false if no API server answers.
 func (r *run) listNodes(ctx context.Context) (names []string, ok bool) {
 	cs, err := r.clientset(ctx)
 	if err != nil {
@@ -111,7 +114,10 @@ func (r *run) listNodes(ctx context.Context) (names []string, ok bool) {
 	return names, true
 }
 
-// observeData reads whose data the API server of a host reads.
+// observeData asks the API server of a host whether it reads the data of this cluster. Data of the
+// result is Present for this cluster. For the data of another cluster it is Absent, and Found says
+// what was found. Data is Unknown if the API server does not answer within etcdTimeout. No other
+// field is set.
 func (r *run) observeData(ctx context.Context, name string) plan.Presence {
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
@@ -128,19 +134,22 @@ func (r *run) observeData(ctx context.Context, name string) plan.Presence {
 	return plan.Presence{Data: presence.Present}
 }
 
-// foreignDataError means that an API server reads the data of another cluster. uid is that of its
-// namespace kube-system, or empty if there is none.
+// foreignDataError means that an API server reads the data of another cluster, or of none. uid is
+// the UID of its namespace kube-system, or "" if it has no such namespace. want is the UID in the
+// cluster.
 type foreignDataError struct {
 	cluster   string
 	uid, want types.UID
 }
 
-// Error returns what was found, and what to do.
+// Error says which namespace kube-system was found, and what the user can do.
 func (e *foreignDataError) Error() string {
 	return fmt.Sprintf("its API server does not read the data of cluster %s: %s; nothing is written to it: see what etcd has there with %q",
 		e.cluster, e.found(), "orrery cluster preflight")
 }
 
+// found returns a text for messages that compares the namespace kube-system of the API server with
+// that of the cluster.
 func (e *foreignDataError) found() string {
 	if e.uid == "" {
 		return fmt.Sprintf("it has no namespace kube-system, and that of the cluster has the UID %s", e.want)
@@ -148,9 +157,11 @@ func (e *foreignDataError) found() string {
 	return fmt.Sprintf("its namespace kube-system has the UID %s, and that of the cluster %s", e.uid, e.want)
 }
 
-// recognize returns a foreignDataError if an API server does not read the data of this cluster. The
-// UID of kube-system that the first API server shows is recorded in the state. That namespace
-// cannot be deleted, so only a cluster that is just starting lacks it.
+// recognize checks that an API server reads the data of this cluster: the UID of its namespace
+// kube-system must be that in r.state. Otherwise it returns a foreignDataError. If r.state has no
+// UID, recognize sets the one that the API server shows, and does not save it. A missing namespace
+// is then a notReadyError, because only a cluster that is just starting lacks kube-system.
+// recognize takes r.identity.
 func (r *run) recognize(ctx context.Context, cfg *rest.Config) error {
 	cs, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -177,20 +188,20 @@ func (r *run) recognize(ctx context.Context, cfg *rest.Config) error {
 	return nil
 }
 
-// lostData returns the findings about reached hosts whose etcd has lost its data, or has those of
-// another cluster. Plans are refused with all other findings.
+// lostData returns the findings about reached hosts whose etcd has lost its data, or whose API
+// server reads the data of another cluster.
 func (r *run) lostData() []plan.Finding {
 	in := plan.Input{Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, EtcdBootstrap: r.state.EtcdBootstrap, HasData: r.state.KubeSystemUID != ""}
 	return slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool { return f.Check != plan.CheckData })
 }
 
-// hasData reports whether a host is not one of r.lost.
+// hasData reports whether a host is not among the hosts in r.lost, whose etcd has lost its data.
 func (r *run) hasData(name string) bool {
 	return !slices.ContainsFunc(r.lost, func(f plan.Finding) bool { return f.Host == name })
 }
 
-// waitsFor reports whether a run waits for the Node of a host. A run that takes hosts out waits
-// only for hosts that it changes.
+// waitsFor reports whether the run waits until the Node of a host is registered and ready. A run
+// that removes hosts waits only for the hosts that it changes, and other runs for all.
 func (r *run) waitsFor(name string) bool {
 	return r.op.Spec.Action != lifecyclev1alpha1.ActionDeleteNode || r.changing[name]
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,39 +17,46 @@ import (
 )
 
 const (
-	// recordEvery is the interval between writes of a changed record. A killed run loses at most that
-	// much of the record, and the hosts know what was done.
+	// recordEvery is the interval between two writes of the record of a run, if the record has
+	// changed. A killed run loses at most the last interval, and each host has its own record of
+	// applied steps.
 	recordEvery = 300 * time.Millisecond
-	// maxMessage bounds a message, in bytes.
+	// maxMessage is the maximum length, in bytes, of the message of a step or host in the record of a
+	// run.
 	maxMessage = 4096
 )
 
-// clusterHost is the host name in records of steps that are done through the API server.
+// clusterHost stands for the name of a host in records of steps in the cluster as a whole, such as
+// a drain. This machine performs them, not the agent on a host.
 const clusterHost = "cluster"
 
-// recorder keeps and saves the record of a run. mu guards the record and the waits.
+// recorder keeps the record of a run in op, the Operation, and saves it to the Store in the
+// background. Several goroutines use a recorder between start and finish. mu guards op and all
+// other fields except engine, stop, done and remark.
 type recorder struct {
 	engine  *Engine
 	mu      sync.Mutex
 	op      *lifecyclev1alpha1.Operation
 	byStep  map[[2]string]int  // (host, step ID) → index in Status.Steps
 	counted map[[2]string]bool // steps that this run has done
-	planned bool               // this run has recorded its totals
+	planned bool               // plan was called in this run
 	dirty   bool
 	stop    context.CancelFunc
 	done    chan struct{}
 	remark  string                          // message for the user if the run succeeds
-	waits   map[int]context.CancelCauseFunc // end when the Operation is paused or canceled
-	waited  int                             // number of waits so far, the key of the next
+	waits   map[int]context.CancelCauseFunc // ends of the contexts that wait has returned
+	waited  int                             // key in waits of the next context
 }
 
+// newRecorder returns a recorder that keeps its record in op. Nothing is saved before start.
 func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
 	rec := &recorder{engine: e, op: op, byStep: map[[2]string]int{}, counted: map[[2]string]bool{}, done: make(chan struct{}), waits: map[int]context.CancelCauseFunc{}}
 	rec.index()
 	return rec
 }
 
-// index rebuilds byStep.
+// index rebuilds rec.byStep, which finds a step in the status by host and ID. Only the goroutine of
+// the run may call it, before start returns.
 func (rec *recorder) index() {
 	clear(rec.byStep)
 	for i, s := range rec.op.Status.Steps {
@@ -56,8 +64,8 @@ func (rec *recorder) index() {
 	}
 }
 
-// load reads the steps that earlier attempts recorded. It returns an error if another process has
-// run the Operation since rec.op was read.
+// load sets the steps in rec.op to those that earlier attempts have stored. It returns an error if
+// another process has run the Operation since rec.op was read.
 func (rec *recorder) load(ctx context.Context) error {
 	kept, err := rec.engine.Env.Operation(ctx, rec.op.Name)
 	if err != nil {
@@ -73,7 +81,10 @@ func (rec *recorder) load(ctx context.Context) error {
 	return nil
 }
 
-// start records the start of an attempt, and starts the goroutine that saves the record.
+// start records the start of an attempt at the Operation: it increases Attempt and sets the phase
+// to Running. Then it starts the goroutine that saves the record. After an error no goroutine runs,
+// and finish must not be called. It returns an error if another process has run the Operation since
+// rec.op was read.
 func (rec *recorder) start(ctx context.Context) error {
 	if err := rec.load(ctx); err != nil {
 		return err
@@ -94,8 +105,9 @@ func (rec *recorder) start(ctx context.Context) error {
 	return nil
 }
 
-// wait returns a context for code that only waits. The context ends when the Operation is paused or
-// canceled. The caller calls the returned function when the wait is over.
+// wait returns a context for code that only waits, and so may be stopped at any time. The context
+// ends when ctx ends. It also ends when the Operation is paused or canceled, with ErrPaused or
+// ErrCanceled as its cause. The caller calls the returned function when the wait is over.
 func (rec *recorder) wait(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	rec.mu.Lock()
@@ -111,7 +123,9 @@ func (rec *recorder) wait(ctx context.Context) (context.Context, context.CancelC
 	}
 }
 
-// write saves the record when it has changed, until ctx ends.
+// write saves the record of the run every recordEvery until ctx ends, and then closes rec.done.
+// start runs it as a goroutine. If nothing has changed, it saves only every fourth time. Errors are
+// logged, and the record is saved again later.
 func (rec *recorder) write(ctx context.Context) {
 	defer close(rec.done)
 	tick := time.NewTicker(recordEvery)
@@ -125,7 +139,8 @@ func (rec *recorder) write(ctx context.Context) {
 		rec.mu.Lock()
 		dirty := rec.dirty
 		rec.mu.Unlock()
-		// Saving also reads Paused and Canceled, so it happens every fourth time without changes.
+		// Saving also reads Paused and Canceled from the Store, so it is done from time to time even
+		// without changes.
 		if quiet++; !dirty && quiet < 4 {
 			continue
 		}
@@ -136,8 +151,9 @@ func (rec *recorder) write(ctx context.Context) {
 	}
 }
 
-// flush saves the record and takes over Paused and Canceled from the Store. If one is set, all
-// waits end.
+// flush saves the record of the run, and takes over Paused and Canceled from the Store. If one of
+// them is set, it ends the contexts that wait has returned. After an error the record still counts
+// as changed.
 func (rec *recorder) flush(ctx context.Context) error {
 	rec.mu.Lock()
 	copied := rec.op.DeepCopy()
@@ -163,7 +179,8 @@ func (rec *recorder) flush(ctx context.Context) error {
 	return nil
 }
 
-// checkpoint returns ErrCanceled or ErrPaused if the run must stop, else nil.
+// checkpoint returns ErrCanceled or ErrPaused if a user has canceled or paused the Operation, else
+// nil. A run calls it before each larger step, and stops there.
 func (rec *recorder) checkpoint() error {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -176,7 +193,17 @@ func (rec *recorder) checkpoint() error {
 	return nil
 }
 
-// set changes the status under the lock.
+// asked returns ErrCanceled or ErrPaused instead of an error that is context.Canceled, if a user
+// has canceled or paused the Operation. It returns any other error, and nil, unchanged.
+func (rec *recorder) asked(err error) error {
+	if asked := rec.checkpoint(); asked != nil && errors.Is(err, context.Canceled) {
+		return asked
+	}
+	return err
+}
+
+// set changes the status of the Operation: it calls change with the status while it holds mu.
+// change must not call the recorder. The record is saved later.
 func (rec *recorder) set(change func(*lifecyclev1alpha1.OperationStatus)) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -184,14 +211,14 @@ func (rec *recorder) set(change func(*lifecyclev1alpha1.OperationStatus)) {
 	rec.dirty = true
 }
 
-// finish records how the run ended, and returns the error for the user. A paused run has no finish
-// time.
+// finish stops the background saves, records how the run ended, and returns the error for the user.
+// err is the error of the run, or nil for success. ErrCanceled means the phase Canceled, ErrPaused
+// and context.Canceled mean Paused, and any other error means Failed. A paused Operation has no
+// finish time. An error of the Store is joined to the result.
 func (rec *recorder) finish(ctx context.Context, err error) error {
 	rec.stop()
 	<-rec.done
-	if asked := rec.checkpoint(); asked != nil && errors.Is(err, context.Canceled) {
-		err = asked
-	}
+	err = rec.asked(err)
 	rec.mu.Lock()
 	s := &rec.op.Status
 	s.Finished, s.Estimate = now(), nil
@@ -230,29 +257,31 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// Bounds for the plan in the status of an Operation: bytes in all, and lines for each group of
-// hosts.
+// Limits for the plan in the status of an Operation: maxPlan bytes in all, and maxPlanned lines for
+// each group of hosts with the same changes.
 const (
 	maxPlan    = 64 << 10
 	maxPlanned = 1000
 )
 
-// tell records the plan of this attempt in the status.
-func (rec *recorder) tell(c *plan.Changes) {
-	all := told(c)
+// setPlan sets the plan of this attempt, as lines of text, and its hash in the status of the
+// Operation.
+func (rec *recorder) setPlan(c *plan.Changes) {
+	all := plannedChanges(c)
 	rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash, s.Plan = c.Hash, all })
 }
 
-// told returns the changes as lines by groups of hosts. Lines beyond the bounds are counted in
-// Left.
-func told(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
+// plannedChanges returns the changes of a plan as lines of text, once for each group of hosts that
+// have the same changes. Lines longer than maxMessage are cut. Left counts the lines that are left
+// out because of maxPlan or maxPlanned.
+func plannedChanges(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
 	var all []lifecyclev1alpha1.PlannedChanges
-	room := maxPlan
+	remaining := maxPlan
 	for _, l := range c.Lines(clusterHost) {
 		p := lifecyclev1alpha1.PlannedChanges{Hosts: l.Hosts}
 		for _, line := range l.Lines {
 			line = cutMessage(line, maxMessage)
-			if room -= len(line); room < 0 || len(p.Changes) == maxPlanned {
+			if remaining -= len(line); remaining < 0 || len(p.Changes) == maxPlanned {
 				p.Left++
 				continue
 			}
@@ -263,7 +292,9 @@ func told(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
 	return all
 }
 
-// plan records how many steps this run has, in addition to those that it has done already.
+// plan sets the number of steps of this run, in total and for each host. It counts the steps of
+// stages with changes in c, and the steps that the run has already done. It may be called several
+// times in a run. The first call resets the counts of earlier attempts.
 func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -272,7 +303,7 @@ func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 		changed[[2]string{i.Host, string(i.Stage)}] = true
 	}
 	status := &rec.op.Status
-	if !rec.planned { // the counts are from an earlier attempt
+	if !rec.planned { // the counts in the status are from an earlier attempt
 		status.StepsDone = 0
 		for i := range status.Hosts {
 			status.Hosts[i].Total, status.Hosts[i].Done = 0, 0
@@ -299,7 +330,8 @@ func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	rec.dirty = true
 }
 
-// host returns the record of a host, and adds one if needed. The caller holds mu.
+// host returns the record of a host in the status, and adds a pending one if there is none. The
+// pointer is valid until another host is added. The caller holds mu.
 func (rec *recorder) host(name string) *lifecyclev1alpha1.HostRun {
 	s := &rec.op.Status
 	for i := range s.Hosts {
@@ -311,7 +343,7 @@ func (rec *recorder) host(name string) *lifecyclev1alpha1.HostRun {
 	return &s.Hosts[len(s.Hosts)-1]
 }
 
-// stage records that a host begins a stage.
+// stage records that a host has begun a stage: the state of the host is Running, without a message.
 func (rec *recorder) stage(host, stage string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -320,7 +352,9 @@ func (rec *recorder) stage(host, stage string) {
 	rec.dirty = true
 }
 
-// settle records the result of a host. err is nil if its work is done.
+// settle records how the work on a host has ended, and the number of its round trips. If err is not
+// nil, the state of the host is Failed, with the error as its message. If err is nil, a Running
+// host becomes Changed, and other states stay.
 func (rec *recorder) settle(host string, trips int32, err error) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -335,7 +369,10 @@ func (rec *recorder) settle(host string, trips int32, err error) {
 	rec.dirty = true
 }
 
-// step records a state of a step, and reports it to the Environment.
+// step records the state of a step of a host or of the cluster, and reports it to
+// Environment.Progress. It replaces the earlier record of the step and sets Attempt. If r has no
+// start time or hash, those of the earlier record stay. A step that is done on a host counts once
+// in a run, even if it is repeated.
 func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 	r.Message = cutMessage(r.Message, maxMessage)
 	rec.mu.Lock()
@@ -360,7 +397,7 @@ func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 			r.InputHash = old.InputHash
 		}
 		if r.State != lifecyclev1alpha1.StepFailed && r.Host != clusterHost && !rec.counted[key] {
-			rec.counted[key] = true // a stage that is retried repeats its steps
+			rec.counted[key] = true // a retried stage repeats its steps, which count once
 			rec.host(r.Host).Done++
 			s.StepsDone++
 		}
@@ -372,8 +409,9 @@ func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 	rec.report(r)
 }
 
-// estimate extrapolates the end of the run from its duration so far, once a tenth of the steps is
-// done. The caller holds mu.
+// estimate sets Estimate in the status: the expected end of the run, extrapolated from the time for
+// the steps done so far. It changes nothing before a tenth of the steps is done. The caller holds
+// mu.
 func (rec *recorder) estimate() {
 	s := &rec.op.Status
 	if s.StepsTotal == 0 || s.StepsDone*10 < s.StepsTotal || s.Started == nil {
@@ -384,6 +422,8 @@ func (rec *recorder) estimate() {
 	s.Estimate = new(metav1.NewMicroTime(time.Now().Add(left)))
 }
 
+// report passes the state of a step to Environment.Progress, or an empty record at the end of the
+// run. The caller must not hold mu.
 func (rec *recorder) report(r lifecyclev1alpha1.StepRecord) {
 	rec.mu.Lock()
 	op := lifecyclev1alpha1.Operation{ObjectMeta: rec.op.ObjectMeta, Spec: rec.op.Spec}
@@ -394,7 +434,9 @@ func (rec *recorder) report(r lifecyclev1alpha1.StepRecord) {
 	rec.engine.Env.Progress(op, r)
 }
 
-// do calls f, which works through the API server, and records it as the step id of the cluster.
+// do performs a step in the cluster as a whole: it calls f, records the result under the ID id, and
+// returns the error of f. The step is recorded as failed, or as changed or unchanged as f reports.
+// f runs without the lock, and the record is saved later.
 func (rec *recorder) do(id string, f func() (changed bool, err error)) error {
 	r := lifecyclev1alpha1.StepRecord{Host: clusterHost, ID: id, State: lifecyclev1alpha1.StepRunning, Started: *now()}
 	rec.stage(clusterHost, id)
@@ -414,9 +456,11 @@ func (rec *recorder) do(id string, f func() (changed bool, err error)) error {
 	return err
 }
 
+// cutMessage shortens a message to at most n bytes: it replaces the middle by " … ". A message of
+// at most n bytes is returned unchanged. The result contains no broken character.
 func cutMessage(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return s[:n/2] + " … " + s[len(s)-n/2+8:]
+	return strings.ToValidUTF8(s[:n/2], "") + " … " + strings.ToValidUTF8(s[len(s)-n/2+8:], "")
 }

@@ -11,9 +11,9 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestTold: if a plan is too long for an Operation, the omitted changes are counted, and each host
-// is named.
-func TestTold(t *testing.T) {
+// TestPlannedChanges: if a plan is too long for an Operation, the omitted changes are counted, and
+// each host is named.
+func TestPlannedChanges(t *testing.T) {
 	c := &plan.Changes{}
 	const hosts, each, many = 50, 40, maxPlanned + 10
 	for i := range many { // short, but more than a group may have
@@ -26,7 +26,7 @@ func TestTold(t *testing.T) {
 		}
 	}
 	size, counted, named := 0, 0, 0
-	for _, p := range told(c) {
+	for _, p := range plannedChanges(c) {
 		named += len(p.Hosts)
 		counted += len(p.Changes) + int(p.Left)
 		size += len(strings.Join(p.Changes, ""))
@@ -35,7 +35,7 @@ func TestTold(t *testing.T) {
 		}
 	}
 	if named != hosts+1 || counted != hosts*each+many || size > maxPlan || size < maxPlan/2 {
-		t.Errorf("%d hosts with %d changes are told in %d bytes, want %d with %d in at most %d", named, counted, size, hosts+1, hosts*each+many, maxPlan)
+		t.Errorf("%d hosts with %d changes are recorded in %d bytes, want %d with %d in at most %d", named, counted, size, hosts+1, hosts*each+many, maxPlan)
 	}
 }
 

@@ -17,8 +17,9 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Certificates lists the expiry of the certificates that the hosts use and of the authorities, the
-// earliest first. It is empty for a nil state and a cluster that is not built.
+// Certificates returns the names and expiry dates of the certificates that the hosts use and of the
+// authorities, the earliest expiry first. It returns nil for a nil state and for a cluster that is
+// not built.
 func (s *State) Certificates() []pki.Expiry {
 	if s == nil || s.Applied == nil {
 		return nil
@@ -26,18 +27,22 @@ func (s *State) Certificates() []pki.Expiry {
 	return s.InUse().Expiries(plan.Leaves(s.Cluster, s.Applied))
 }
 
-// ensureKeys mints the keys that the spec needs. Renewed leaves are kept apart from those in use
-// until the hosts have them. Two plans therefore use the same ones.
+// ensureKeys makes the keys and certificates that the spec lacks, in r.state, and sets r.keys to
+// those with which the plan is made. It saves nothing. A renewed leaf certificate is in
+// State.Renewed, beside the one in use, until the hosts have it. So a second plan uses the same
+// certificate.
 func (r *run) ensureKeys() error {
 	if err := r.state.Mint(r.now(), r.spec); err != nil {
 		return err
 	}
-	r.takeUp(func(leaf string) bool { return leaf == plan.LeafEtcdAdmin }) // it is only on this side
+	r.takeUp(func(leaf string) bool { return leaf == plan.LeafEtcdAdmin }) // no host has this leaf
 	r.keys = r.state.Planned()
 	return nil
 }
 
-// takeUp moves renewed leaves for which inUse is true to the leaves in use.
+// takeUp moves renewed leaf certificates in r.state from Renewed to Keys, the certificates in use.
+// It moves those for whose name inUse is true. The name is HOST/LEAF, or LEAF for one that belongs
+// to no host.
 func (r *run) takeUp(inUse func(leaf string) bool) {
 	for name, pair := range r.state.Renewed {
 		if inUse(name) {
@@ -47,7 +52,8 @@ func (r *run) takeUp(inUse func(leaf string) bool) {
 	}
 }
 
-// tookUp records that hosts match the plan, and therefore use their renewed leaves.
+// tookUp records in r.state that the named hosts use their renewed leaf certificates. The caller
+// saves the state.
 func (r *run) tookUp(hosts ...string) {
 	r.takeUp(func(leaf string) bool {
 		name, _, of := strings.Cut(leaf, "/")
@@ -55,9 +61,10 @@ func (r *run) tookUp(hosts ...string) {
 	})
 }
 
-// tookUpAll records that all reached hosts match the plan, and that the administrator's kubeconfig
-// was handed out. The kubeconfig counts as old while a control plane was not reached, since the old
-// one is still on that host.
+// tookUpAll records in r.state, at the end of a run, that the reached hosts use their renewed leaf
+// certificates. Hosts in r.lost, whose etcd has lost its data, do not. tookUpAll records the same
+// of the administrator's certificate, unless a control plane host was not reached or is in r.lost.
+// Such a host still has the old kubeconfig. The caller saves the state.
 func (r *run) tookUpAll() {
 	r.tookUp(slices.DeleteFunc(sortedKeys(r.conns), func(name string) bool { return !r.hasData(name) })...)
 	reached := func(name string) bool { return r.conns[name] != nil && r.hasData(name) }
@@ -66,18 +73,19 @@ func (r *run) tookUpAll() {
 	}
 }
 
-// expired reports whether a certificate in use on the host has expired. The kubelet of such a host
-// may not be reachable until the certificate is renewed.
+// expired reports whether a certificate in use on the host has expired and ensureKeys has made its
+// successor. Until the host has the successor, the API server may not reach its kubelet.
 func (r *run) expired(name string) bool {
 	return r.expiredAmong(name, func(string) bool { return true })
 }
 
-// servesNobody reports whether a certificate has expired that etcd or the API server of a host
-// uses. A restart of them only repairs.
+// servesNobody reports whether a certificate of etcd or of the API server on the host has expired
+// and ensureKeys has made its successor. These components then serve no client, so their restart
+// only repairs.
 func (r *run) servesNobody(name string) bool { return r.expiredAmong(name, plan.IsControlPlaneLeaf) }
 
-// expiredAmong reports whether a certificate has expired that is in use on the host and among some
-// leaves.
+// expiredAmong reports whether the host uses an expired certificate for which ensureKeys has made a
+// successor. Only certificates whose name (HOST/LEAF) satisfies among count.
 func (r *run) expiredAmong(name string, among func(leaf string) bool) bool {
 	for leaf := range r.state.Renewed {
 		if !strings.HasPrefix(leaf, name+"/") || !among(leaf) {
@@ -90,13 +98,16 @@ func (r *run) expiredAmong(name string, among func(leaf string) bool) bool {
 	return false
 }
 
-// renew installs renewed certificates on all reached hosts, before other changes and without a
+// renew installs renewed leaf certificates on all reached hosts, before other changes and without a
 // drain. It writes the files on all hosts at once, because etcd members with expired certificates
-// need new ones on both sides. Then it restarts components that read certificates only at their
-// start: control planes one by one, workers as many as the Operation allows.
+// need new ones on both sides. Then it restarts the components that read certificates only at their
+// start: control planes one by one, and workers as many in parallel as the Operation allows. It
+// removes the steps that it has done from r.changes, and saves the state. If no certificate has a
+// successor, it does nothing.
 //
-// Restarts that need other changes are left to the run that follows. If whole is true, renew makes
-// these changes, too.
+// A systemd unit may need other changes with its restart than the certificates. If whole is true,
+// renew makes these changes, too. If whole is false, renew does not restart such a unit, and the
+// caller makes all its changes afterwards.
 func (r *run) renew(ctx context.Context, whole bool) error {
 	if r.current == nil {
 		return nil
@@ -113,8 +124,12 @@ func (r *run) renew(ctx context.Context, whole bool) error {
 	return r.Env.Save(ctx, r.state)
 }
 
+// renewHosts writes renewed certificates on hosts and restarts what reads them, in the order that
+// renew describes. renewals has the stages for each host, from plan.Renewals. It returns the first
+// error. Restarts on a control plane host run between safety checks, unless the certificates of its
+// etcd or API server have expired.
 func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) error {
-	if whole { // the other changes may need files
+	if whole { // changes other than certificates may need release files
 		names := make([]string, 0, len(renewals))
 		for _, h := range renewals {
 			names = append(names, h.Name)
@@ -134,7 +149,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		return err
 	}
 	var workers []plan.Host
-	// A host with expired certificates serves nobody, so it is repaired before a working one is
+	// A host with expired certificates serves no client. So it is repaired before a working host is
 	// disturbed.
 	ended := func(h plan.Host) int {
 		if r.expired(h.Name) {
@@ -151,7 +166,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		restart := func() error { return r.renewHost(ctx, h, stages) }
 		if restarts := plan.RestartsOfStages(stages); !r.servesNobody(h.Name) && restarts.ControlPlane() {
 			inner := restart
-			restart = func() error { return r.gated(ctx, h.Name, actOf(h.Name, restarts), inner) }
+			restart = func() error { return r.withSafetyChecks(ctx, h.Name, actOf(h.Name, restarts), inner) }
 		}
 		if err := restart(); err != nil {
 			return err
@@ -165,7 +180,8 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 	return group.Wait()
 }
 
-// restarts returns the stages of a renewal after the stage that writes the files.
+// restarts returns the stages of a renewal that restart components: all except the stage
+// StageCertificates, which writes the files.
 func restarts(h plan.Host) []plan.Stage {
 	if h.Stages[0].ID == plan.StageCertificates {
 		return h.Stages[1:]
@@ -173,7 +189,9 @@ func restarts(h plan.Host) []plan.Stage {
 	return h.Stages
 }
 
-// renewHost runs stages of a renewal on a host.
+// renewHost runs stages of a certificate renewal on a host, with retries, and records the result of
+// the host. If the Operation is paused or canceled, it stops between two stages and returns
+// ErrPaused or ErrCanceled.
 func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage) (err error) {
 	c := r.conns[h.Name]
 	defer func() { r.rec.settle(h.Name, c.trips.Load(), err) }()
@@ -191,7 +209,8 @@ func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage) (
 	return nil
 }
 
-// recordRenewals records the steps of the renewal, which come before all others.
+// recordRenewals sets the number of steps in the record of the run to those of the certificate
+// renewal, which comes before all other work.
 func (r *run) recordRenewals(renewals []plan.Host) {
 	changes := &plan.Changes{Cluster: r.Cluster}
 	for _, h := range renewals {
@@ -202,7 +221,8 @@ func (r *run) recordRenewals(renewals []plan.Host) {
 	r.rec.plan(&plan.Plan{Cluster: r.Cluster, Hosts: renewals}, changes)
 }
 
-// done removes the steps of a renewal from the changes, and adds them to the facts of the hosts.
+// done records that a certificate renewal is done: it removes its steps from r.changes, and adds
+// them to the applied steps in r.facts.
 func (r *run) done(renewals []plan.Host) {
 	steps := map[[2]string]bool{}
 	for _, h := range renewals {
@@ -224,9 +244,11 @@ func (r *run) done(renewals []plan.Host) {
 	r.changes.Items = slices.DeleteFunc(r.changes.Items, func(c plan.Change) bool { return steps[[2]string{c.Host, c.Step}] })
 }
 
-// renewApplied renews the certificates that are due on the reached hosts, with the spec as it was
-// last applied. It replaces r.spec by that spec. Hosts that have lost the data of their etcd keep
-// their certificates, because nothing starts there, and do not stop the others.
+// renewApplied renews the certificates that expire soon on the reached hosts, with the spec that
+// was last applied. It replaces r.spec and r.roles by those of that spec. It sets r.lost to
+// findings about hosts whose etcd has lost its data. These hosts keep their certificates, because
+// nothing starts there, and do not stop the others. If a certificate must be renewed, it takes
+// leases, replaces r.plan, r.current and r.changes, and saves the state. The cluster must be built.
 func (r *run) renewApplied(ctx context.Context) error {
 	r.spec = r.state.Renewable(r.spec)
 	var err error
@@ -254,20 +276,22 @@ func (r *run) renewApplied(ctx context.Context) error {
 	if err := r.takeLeasesFor(ctx, plan.Works(r.plan, r.changes, r.facts)); err != nil {
 		return err
 	}
-	// The keys are saved before a host has them, so that a resumed run mints no others.
+	// The new certificates are saved before a host has them, so that a resumed run uses the same ones.
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
 	return r.renew(ctx, true)
 }
 
-// renewCertificates performs an Operation that renews the certificates that are due, and changes
-// nothing else.
+// renewCertificates performs the action RenewCertificates: it renews the certificates that expire
+// soon, and changes nothing else. If a host was not reached or has lost the data of its etcd, it
+// returns an error after all other hosts are done. If no host was reached, it returns their errors
+// at once.
 func (r *run) renewCertificates(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return fmt.Errorf("cluster %s is not built yet: there is nothing to renew", r.Cluster)
 	}
-	if err := r.survey(ctx, r.spec.Hosts); err != nil {
+	if err := r.inspect(ctx, r.spec.Hosts); err != nil {
 		return err
 	}
 	left, stop := r.decide(r.op.Spec.Action, r.partOf)
@@ -308,7 +332,8 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	return nil
 }
 
-// now returns the time for checks of certificates.
+// now returns the time by which certificates are checked: that of e.Clock, or of the machine if
+// Clock is nil.
 func (e *Engine) now() time.Time {
 	if e.Clock != nil {
 		return e.Clock.Now()

@@ -323,7 +323,8 @@ func TestRenewalOfUnreachable(t *testing.T) {
 	for _, e := range l.state().Certificates() {
 		if e.Due(at) {
 			due++
-			if !strings.HasPrefix(e.Name, "h-3/") && e.Name != plan.LeafAdmin { // whose kubeconfig is on h-3 too
+			// The admin's kubeconfig is on h-3, too.
+			if !strings.HasPrefix(e.Name, "h-3/") && e.Name != plan.LeafAdmin {
 				t.Errorf("%s is due", e.Name)
 			}
 		}

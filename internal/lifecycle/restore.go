@@ -15,17 +15,19 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
 
-// holds reports whether a reached host has something that the agent must undo. That is its record
-// or, on a known host, the agent or its directory. The agent removes that directory last.
+// holds reports whether a reached host has something of the cluster that the agent must undo. That
+// is the host's record of applied steps or, on a host that the state knows, the agent or its
+// directory. The agent removes that directory last. It is false for a host that was not reached.
 func (r *run) holds(name string) bool {
 	f := r.facts[name]
 	return f.Recorded || (f.Agent != "" || slices.Contains(f.Traces, filepath.Dir(node.Dir))) && intent.Has(r.state.Known(), name)
 }
 
-// bringAgents installs the agent where it is missing, cannot read the record, or has another
-// protocol, and then reads the facts again. Only an agent of this version reports reliably how a
-// host differs from its record. undone names hosts that will be undone: they get the agent even
-// without a record.
+// bringAgents installs this version's agent on reached hosts of the cluster. It does so where the
+// agent is missing, cannot read the host's record of applied steps, or has another protocol. Then
+// it reads the facts of these hosts into r.facts again. Only an agent of this version reports
+// reliably how a host differs from its record. Hosts without a record are skipped, except hosts in
+// undone that have something to undo, see holds. undone names the hosts that the run undoes.
 func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 	var missing []string
 	for _, name := range sortedKeys(r.facts) {
@@ -40,7 +42,7 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 		if err != nil {
 			return fmt.Errorf("host %s: %w", name, err)
 		}
-		if f.Agent != a.digest { // our own agent has given its answer already
+		if f.Agent != a.digest { // the facts already come from this version's agent
 			missing = append(missing, name)
 		}
 	}
@@ -69,13 +71,15 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 	return group.Wait()
 }
 
-// undoable returns an error for hosts that were changed and have lost their record. Without a
-// record our files cannot be distinguished from the user's.
+// undoable returns an error for the named hosts that were changed and have lost their record of
+// applied steps. Without the record, Orrery's files cannot be distinguished from the user's. The
+// error lists the paths that were found. It is nil for hosts that were not reached. It is also nil
+// if the Operation forgets hosts (--forget-unreachable).
 func (r *run) undoable(names []string) error {
 	if r.op.Spec.Forgets() {
 		return nil
 	}
-	// The agent removes these directories.
+	// The agent removes its own directories, so they do not count.
 	agents := []string{filepath.Dir(node.Dir), filepath.Dir(filepath.Dir(node.AgentPath))}
 	var errs []error
 	for _, name := range names {

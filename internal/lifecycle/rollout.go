@@ -14,10 +14,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// makeRollout orders the work as the Operation wants. mends is nil until the run has checked the
-// control plane.
-func (r *run) makeRollout(works []plan.Work, mends map[string]bool) *plan.Rollout {
-	o := plan.RolloutOptions{Mends: mends, Mute: map[string]bool{}, Joins: map[string]bool{}, Part: map[string]bool{}}
+// makeRollout orders the work on hosts in waves, with the limits and pauses of the Operation. If
+// r.op is nil, as for a plan without an Operation, it uses the defaults. repairs has the hosts
+// whose work only repairs components that are down. It is nil until the run has checked the control
+// plane.
+func (r *run) makeRollout(works []plan.Work, repairs map[string]bool) *plan.Rollout {
+	o := plan.RolloutOptions{Repairs: repairs, Mute: map[string]bool{}, Joins: map[string]bool{}, Part: map[string]bool{}}
 	if r.state.Applied != nil {
 		for _, h := range r.state.Applied.Hosts {
 			o.Part[h.Name] = true
@@ -37,8 +39,10 @@ func (r *run) makeRollout(works []plan.Work, mends map[string]bool) *plan.Rollou
 	return plan.MakeRollout(r.plan, works, o)
 }
 
-// roll performs a rollout, wave by wave, and returns the errors of failed hosts.
-func (r *run) roll(ctx context.Context, rollout *plan.Rollout, work []hostWork, apiReady *latch) error {
+// roll performs a rollout of changes to hosts, wave by wave. A failed host does not stop the others
+// until HaltAfter hosts have failed. roll returns the joined errors of the failed hosts, or the
+// error that ended it. It gives the signal apiReady when an API server answers on a changed host.
+func (r *run) roll(ctx context.Context, rollout *plan.Rollout, work []hostWork, apiReady *signal) error {
 	failed := &failures{limit: rollout.HaltAfter, hosts: map[string]error{}}
 	for i, wave := range rollout.Waves {
 		if i > 0 && rollout.PauseBetween > 0 && wave.Disturbs() && rollout.Waves[i-1].Disturbs() {
@@ -54,8 +58,10 @@ func (r *run) roll(ctx context.Context, rollout *plan.Rollout, work []hostWork, 
 }
 
 // rollWave runs the tasks of a wave, at most wave.AtATime in parallel, and skips hosts that have
-// failed. It returns an error if no further wave may start.
-func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, apiReady *latch, failed *failures) error {
+// failed before. A host that fails is added to failed, which is no error until the limit of failed
+// hosts is reached. rollWave returns an error if no further wave may start: the limit is reached,
+// the Operation is paused or canceled, or ctx has ended. Running tasks are canceled then.
+func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, apiReady *signal, failed *failures) error {
 	wctx, halt := context.WithCancelCause(ctx)
 	defer halt(nil)
 	var group errgroup.Group
@@ -66,7 +72,7 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 		i := slices.IndexFunc(work, func(w hostWork) bool { return w.Host.Name == t.Host })
 		group.Go(func() error {
 			if wctx.Err() != nil || failed.has(t.Host) {
-				return nil //nolint:nilerr // what ended the wave is said once, below
+				return nil //nolint:nilerr // the reason why the wave ended is returned once, below
 			}
 			err := r.runTask(wctx, t, work[i], apiReady)
 			switch {
@@ -76,7 +82,7 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 				halt(err)
 				return err
 			case wctx.Err() != nil:
-				return nil //nolint:nilerr // another host has failed, and this one was stopped
+				return nil //nolint:nilerr // this task was canceled because another host failed
 			case failed.add(t.Host, err):
 				halt(failed.error())
 			}
@@ -92,8 +98,8 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 	return nil
 }
 
-// failures collects the hosts that have failed in a rollout. The rollout stops when limit are
-// reached.
+// failures collects the hosts that have failed in a rollout, with their errors. The rollout
+// stops when limit hosts have failed. It is safe for use by several goroutines.
 type failures struct {
 	limit int
 
@@ -101,7 +107,8 @@ type failures struct {
 	hosts map[string]error
 }
 
-// add records that a host has failed, and reports whether the limit is reached.
+// add records that a host has failed with err. It reports whether the limit of failed hosts is
+// reached, so that the rollout must stop.
 func (f *failures) add(name string, err error) (halt bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,20 +116,23 @@ func (f *failures) add(name string, err error) (halt bool) {
 	return len(f.hosts) >= f.limit
 }
 
+// has reports whether the host has failed in this rollout.
 func (f *failures) has(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.hosts[name] != nil
 }
 
-// error joins the errors of the hosts, or returns nil.
+// error returns the joined errors of the failed hosts, or nil if none has failed.
 func (f *failures) error() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return errorsOf(f.hosts)
 }
 
-// pauseBetween waits between two waves. It ends early if the Operation is paused or canceled.
+// pauseBetween waits for the duration d before the wave with this index, and records the pause as a
+// step of the cluster. If the Operation is paused or canceled, it returns ErrPaused or ErrCanceled
+// at once. The end of ctx is an error, too.
 func (r *run) pauseBetween(ctx context.Context, wave int, d time.Duration) error {
 	return r.rec.do(fmt.Sprintf("pause/%d", wave), func() (bool, error) {
 		ctx, end := r.rec.wait(ctx)
@@ -136,8 +146,10 @@ func (r *run) pauseBetween(ctx context.Context, wave int, d time.Duration) error
 	})
 }
 
-// runTask performs the task of a wave on one host: drain, stages, and the steps after them.
-func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *latch) error {
+// runTask performs the task of a wave on one host: it drains the node if the task has steps Before,
+// runs the stages of the task, and then the steps After. If t.SafetyChecked is true, safety checks
+// of the control plane run before and after all that.
+func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *signal) error {
 	do := func() error {
 		if len(t.Before) > 0 {
 			if err := r.drained(ctx, t.Host); err != nil {
@@ -154,14 +166,17 @@ func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *la
 		}
 		return nil
 	}
-	if !t.Gated {
+	if !t.SafetyChecked {
 		return do()
 	}
-	return r.gated(ctx, t.Host, actOf(t.Host, plan.Restarts{Etcd: t.Etcd, APIServer: t.APIServer}), do)
+	return r.withSafetyChecks(ctx, t.Host, actOf(t.Host, plan.Restarts{Etcd: t.Etcd, APIServer: t.APIServer}), do)
 }
 
-// bringHost runs the stages of a task on a host.
-func (r *run) bringHost(ctx context.Context, t plan.Task, w hostWork, apiReady *latch) (err error) {
+// bringHost runs the stages of a task on a host, with retries. It records the result of the host
+// after an error or after the host's last task. If the Operation is paused or canceled, it stops
+// between two stages and returns ErrPaused or ErrCanceled. It gives the signal apiReady after the
+// control plane stage.
+func (r *run) bringHost(ctx context.Context, t plan.Task, w hostWork, apiReady *signal) (err error) {
 	defer func() {
 		if err != nil || t.Last {
 			r.rec.settle(t.Host, w.conn.trips.Load(), err)

@@ -11,31 +11,37 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// stateVersion is the version of the stored format.
+// stateVersion is the version of the JSON format in which a state and the records of hosts are
+// stored.
 const stateVersion = 1
 
-// keptState is the stored form of a state, without the leaves of hosts.
+// keptState is a State in the form in which it is stored as JSON. The leaf certificates of hosts
+// are not in it, but in the records of hosts (keptHost).
 type keptState struct {
 	Version int `json:"version"`
 	*State
-	// Hosts lists the hosts with records. Records of other hosts are ignored.
+	// Hosts lists the hosts with records, sorted. Records of other hosts are ignored.
 	Hosts []string `json:"hosts"`
-	// Leaves are those that belong to no host. Renewed are their successors.
+	// Leaves has the leaf certificates that belong to no host, such as the administrator's. Renewed
+	// has their successors.
 	Leaves  pki.Bundle `json:"leaves"`
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
 
-// keptHost is the record of a host: its leaves, named without the host.
+// keptHost is the stored record of a host, as JSON: its leaf certificates in use (Keys) and their
+// successors (Renewed). The names lack the prefix HOST/.
 type keptHost struct {
 	Version int        `json:"version"`
 	Cluster string     `json:"cluster"`
-	ID      string     `json:"id"` // of the cluster
+	ID      string     `json:"id"` // ID of the cluster
 	Host    string     `json:"host"`
 	Keys    pki.Bundle `json:"keys,omitempty"`
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
 
-// pieces returns the stored form of a state, and the records by host.
+// pieces divides a state for storage: the state itself without the leaf certificates of hosts, and
+// a record with these certificates for each host. keptState refers to s. A host without
+// certificates has no record.
 func (s *State) pieces() (keptState, map[string]*keptHost) {
 	hosts := map[string]*keptHost{}
 	divide := func(leaves pki.Bundle, of func(*keptHost) *pki.Bundle) pki.Bundle {
@@ -64,6 +70,7 @@ func (s *State) pieces() (keptState, map[string]*keptHost) {
 	return kept, hosts
 }
 
+// encodePiece returns a keptState or keptHost as JSON.
 func encodePiece(piece any) ([]byte, error) {
 	content, err := json.Marshal(piece)
 	if err != nil {
@@ -72,15 +79,18 @@ func encodePiece(piece any) ([]byte, error) {
 	return content, nil
 }
 
-// laterError means that a piece has a later format than this version can read.
+// laterError means that a later version of Orrery has written a stored piece, in a format that this
+// version cannot read. version is that of the format.
 type laterError struct{ version int }
 
-// Error gives the format and asks for the later version.
+// Error names both formats and asks the user for the later version of Orrery.
 func (e laterError) Error() string {
 	return fmt.Sprintf("a later version of Orrery has written it (its format is %d, and this one knows %d); use that version", e.version, stateVersion)
 }
 
-// decodeState reads a state without the leaves of hosts. named lists the hosts with records.
+// decodeState decodes a stored state, without the leaf certificates of hosts. named lists the hosts
+// whose records have these certificates. It returns a laterError if a later version of Orrery has
+// written the content.
 func decodeState(content []byte) (s *State, named []string, err error) {
 	var format struct {
 		Version int `json:"version"`
@@ -103,8 +113,10 @@ func decodeState(content []byte) (s *State, named []string, err error) {
 	return kept.State, kept.Hosts, nil
 }
 
-// decodeHost adds the leaves of a host's record to a state. ours is false for the record of an
-// earlier cluster with the same name.
+// decodeHost adds the leaf certificates in the stored record of a host to s. ours is false if the
+// record belongs to another cluster with the same name, and nothing is added then. It returns a
+// laterError if a later version of Orrery has written the record. A record of another host is an
+// error, too.
 func (s *State) decodeHost(host string, content []byte) (ours bool, err error) {
 	kept := &keptHost{}
 	if err := json.Unmarshal(content, kept); err != nil {
@@ -114,7 +126,7 @@ func (s *State) decodeHost(host string, content []byte) (ours bool, err error) {
 	case kept.Version > stateVersion:
 		return false, laterError{kept.Version}
 	case kept.Cluster != s.Cluster || kept.Host != host:
-		return false, fmt.Errorf("it is that of host %s of cluster %s", kept.Host, kept.Cluster)
+		return false, fmt.Errorf("it is the record of host %s of cluster %s", kept.Host, kept.Cluster)
 	case kept.ID != s.ID:
 		return false, nil
 	}

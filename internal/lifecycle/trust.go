@@ -10,14 +10,15 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// loopback is the address of the API server and etcd on a host, seen through the connection to the
-// host.
+// loopback is the address at which the API server and etcd of a host are reached through the SSH
+// connection to that host.
 const loopback = "127.0.0.1"
 
-// trusting returns the TLS configuration for a server on the loopback of a host. The server's
-// certificate must be of the authority and for the loopback, but may have expired. SSH has already
-// authenticated the host, and renewing certificates must reach servers whose certificates have
-// expired.
+// trusting returns the TLS configuration for connections to the API server or etcd of a host
+// through the SSH connection, at its loopback address. client is the client certificate. If it is
+// unusable, the handshake fails. The server's certificate must be signed by authority and be for
+// the loopback address, but may have expired. SSH has already authenticated the host, and a renewal
+// must reach servers whose certificates have expired.
 func trusting(authority, client pki.KeyPair) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.Cert)
@@ -30,7 +31,7 @@ func trusting(authority, client pki.KeyPair) *tls.Config {
 			}
 			return &pair, nil
 		},
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies all but the end of the validity
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection checks all but the expiry
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
 				return errors.New("the server has no certificate")

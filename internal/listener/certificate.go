@@ -15,11 +15,12 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// lookInterval is the interval between reads of the certificate's files. Reads also follow observed
-// changes, but a changed symbolic link to the files is not observed.
+// lookInterval is the interval between reads of the files of the public listener's certificate.
+// They are also read after a change, but a changed symbolic link to the files is not noticed.
 const lookInterval = time.Minute
 
-// certificate is a certificate in files that can be replaced.
+// certificate is the TLS certificate of the public listener, in files that can be replaced. Several
+// goroutines may use it.
 type certificate struct {
 	files *dynamiccertificates.DynamicCertKeyPairContent
 	every time.Duration
@@ -30,6 +31,9 @@ type certificate struct {
 	pair *tls.Certificate
 }
 
+// newCertificate returns the certificate in the files, which it reads once; run reads them again
+// later. It is an error if the files are missing or invalid, or if the key does not belong to the
+// certificate.
 func newCertificate(certFile, keyFile string, log logr.Logger) (*certificate, error) {
 	files, err := dynamiccertificates.NewDynamicServingContentFromFiles("public", certFile, keyFile)
 	if err != nil {
@@ -40,8 +44,8 @@ func newCertificate(certFile, keyFile string, log logr.Logger) (*certificate, er
 	return c, err
 }
 
-// run reads the files until ctx ends. While they are invalid, because one is replaced after the
-// other, the earlier certificate stays in use.
+// run reads the files of the certificate until ctx ends. While they are invalid, because one file
+// is replaced after the other, the earlier certificate stays in use, and the failure is logged.
 func (c *certificate) run(ctx context.Context) {
 	go c.files.Run(ctx, 1)
 	tick := time.NewTicker(c.every)
@@ -58,7 +62,8 @@ func (c *certificate) run(ctx context.Context) {
 	}
 }
 
-// get implements tls.Config.GetCertificate.
+// get implements tls.Config.GetCertificate. It ignores its argument, which may be nil. When the
+// certificate has changed, it sets the metric of the certificate's expiry.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	cert, key := c.files.CurrentCertKeyContent()
 	c.mu.Lock()
@@ -75,8 +80,9 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
-// readAuthorities reads the certificates in a PEM file, and skips other blocks. It fails if there
-// is none.
+// readAuthorities returns the certificates in a PEM file, which agents are to trust. It leaves out
+// other blocks, such as keys. It is an error if the file has no certificate, or one that cannot be
+// parsed.
 func readAuthorities(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -85,7 +91,7 @@ func readAuthorities(file string) ([]byte, error) {
 	var certificates bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
-			continue // a key would be published
+			continue // a key must not be published
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return nil, fmt.Errorf("read authorities of the public listener in %s: %w", file, err)

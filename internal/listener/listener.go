@@ -32,23 +32,26 @@ const (
 	idleTimeout    = time.Minute
 	streams        = 100 // per HTTP/2 connection
 	headerBytes    = 16 << 10
-	maxConnections = 1024 // not claimed; see Claim
-	maxClaimed     = 4096 // claimed
-	maxClaimedBy   = 128  // claimed by one owner
+	maxConnections = 1024 // connections without an owner; see Claim
+	maxClaimed     = 4096 // claimed connections of all owners
+	maxClaimedBy   = 128  // claimed connections of one owner
 	stopTimeout    = 3 * time.Second
 )
 
-// Serving is how the hub serves, unless Options change it.
+// Serving is the address and the certificate of the hub. New uses them where the Options of the
+// listener name no others. All fields are required, except that CAFile may be "": clients then
+// trust the certificate with the authorities of their system.
 type Serving struct {
 	// Address, host:port.
 	Address string
 	// CertFile and KeyFile may be the same file. They are replaced before the certificate expires.
 	CertFile, KeyFile string
-	// CAFile has the authority of the certificate.
+	// CAFile has the authority of the certificate, in PEM.
 	CAFile string
 }
 
-// Listener serves routes.
+// Listener serves the routes that Handle has registered, over TLS. It also answers at /healthz, and
+// with status 404 at paths without a route.
 type Listener struct {
 	url         string
 	address     string
@@ -61,7 +64,9 @@ type Listener struct {
 	headers     time.Duration // limit for TLS and the header of a request
 }
 
-// New returns a listener that does not listen yet. It fails without a usable certificate.
+// New returns a listener that does not listen yet. Handle adds routes, and then Run or Serve serves
+// them. s has the address, and the certificate if o names none. It is an error if o is invalid, or
+// if the files of the certificate or its authorities are not usable.
 func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	url, err := o.url(s.Address)
 	if err != nil {
@@ -89,7 +94,7 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	}
 	l.mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "ok\n") // it may have gone
+		_, _ = io.WriteString(w, "ok\n") // the client may be gone
 	})
 	l.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("the public listener of an Orrery hub serves nothing at %.200q; the hub's API is elsewhere", r.URL.Path), http.StatusNotFound)
@@ -97,20 +102,23 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	return l, nil
 }
 
-// Handle registers a handler for a pattern of http.ServeMux. It must be called before Run.
+// Handle registers a handler for a pattern of http.ServeMux, and counts its requests in the
+// metrics. It must be called before Run. It panics if the pattern conflicts with an earlier one.
 func (l *Listener) Handle(pattern string, handler http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		crowded := func() bool { return l.slots.Len() > maxConnections/2 && !claimed(r.Context()) } //nolint:contextcheck // it is the request's
-		s := &status{ResponseWriter: w, code: http.StatusOK, last: crowded}
+		busy := func() bool { return l.slots.Len() > maxConnections/2 && !claimed(r.Context()) } //nolint:contextcheck // it is the request's
+		s := &status{ResponseWriter: w, code: http.StatusOK, last: busy}
 		defer func() { requests.WithLabelValues(pattern, strconv.Itoa(s.code)).Inc() }()
 		handler.ServeHTTP(s, r)
 	}))
 }
 
-// URL returns the URL of the listener for others; "" if it is unknown.
+// URL returns the URL by which clients reach the listener, without a slash at its end. It is "" if
+// no URL was given and the listener has an unspecified address, such as 0.0.0.0.
 func (l *Listener) URL() string { return l.url }
 
-// Authorities returns the authorities of the public certificate in PEM; nil: the system's.
+// Authorities returns the authorities of the listener's certificate in PEM, which agents are to
+// trust. nil means those of the system. It reads their file at each call.
 func (l *Listener) Authorities() ([]byte, error) {
 	if l.caFile == "" {
 		return nil, nil
@@ -118,7 +126,8 @@ func (l *Listener) Authorities() ([]byte, error) {
 	return readAuthorities(l.caFile)
 }
 
-// Run serves until ctx ends.
+// Run listens at the address of the Serving given to New, and serves there until ctx ends, with
+// Serve.
 func (l *Listener) Run(ctx context.Context) error {
 	tcp, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.address)
 	if err != nil {
@@ -127,7 +136,9 @@ func (l *Listener) Run(ctx context.Context) error {
 	return l.Serve(ctx, tcp)
 }
 
-// Serve serves connections from a TCP listener until ctx ends.
+// Serve serves connections that tcp accepts until ctx ends, and closes tcp. After the end of ctx it
+// waits up to stopTimeout for requests, closes the other connections, and returns nil. Hijacked
+// connections stay open. Any other end is an error.
 func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	server := &http.Server{
 		Handler: l.mux, ReadHeaderTimeout: l.headers, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
@@ -160,16 +171,18 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	return fmt.Errorf("serve on %s: %w", l.address, err)
 }
 
-// status records the status code. It supports everything that the wrapped writer supports.
+// status is the response writer of a request. It records the status code for the metrics. It
+// supports everything that the wrapped writer supports.
 type status struct {
 	http.ResponseWriter
 
 	code  int
-	last  func() bool // reports whether to close the connection after the answer, to free its slot
-	begun bool
+	last  func() bool // reports whether to close the connection after the answer
+	begun bool        // the header was written
 }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter. If more than half of the slots are in use and this
+// connection is unclaimed, it also makes the server close this connection after the answer.
 func (s *status) WriteHeader(code int) {
 	s.code = code
 	if !s.begun && code >= http.StatusOK {
@@ -181,30 +194,32 @@ func (s *status) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. The first call writes the header with status 200 if no header was
+// written.
 func (s *status) Write(p []byte) (int, error) {
 	if !s.begun {
 		s.WriteHeader(http.StatusOK)
 	}
-	return s.ResponseWriter.Write(p) //nolint:wrapcheck // it is as if it were that
+	return s.ResponseWriter.Write(p) //nolint:wrapcheck // callers expect these errors
 }
 
-// Unwrap supports http.ResponseController.
+// Unwrap returns the wrapped writer, for http.ResponseController.
 func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// Hijack implements http.Hijacker.
+// Hijack implements http.Hijacker. The metrics then count the request with status 101.
 func (s *status) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(s.ResponseWriter).Hijack()
 	if err == nil {
 		s.code = http.StatusSwitchingProtocols
 	}
-	return conn, buffered, err //nolint:wrapcheck // it is as if it were that
+	return conn, buffered, err //nolint:wrapcheck // callers expect these errors
 }
 
-// quiet logs errors of single connections at a low level: any client can cause them.
+// quiet is the error log of the HTTP server. It logs at a low level, because any client can cause
+// errors of its connection.
 type quiet struct{ log logr.Logger }
 
-// Write implements io.Writer.
+// Write implements io.Writer. It logs p as one message.
 func (q quiet) Write(p []byte) (int, error) {
 	q.log.V(1).Info(strings.TrimSpace(string(p)))
 	return len(p), nil

@@ -45,8 +45,8 @@ func write(t *testing.T, file string, parts ...[]byte) {
 	}
 }
 
-// newSite starts a listener, whose clients have all the time of the test. change modifies it before
-// that.
+// newSite starts a listener whose limit for TLS and headers is long enough for the test. change
+// modifies the listener before it starts.
 func newSite(t *testing.T, o Options, change ...func(*Listener)) *site {
 	t.Helper()
 	dir := t.TempDir()
@@ -158,7 +158,7 @@ func (s *site) untilPresents(name string) {
 	})
 }
 
-// TestCertificateIsReloaded: a replaced certificate is used from then on; a half replaced one
+// TestCertificateIsReloaded: the listener uses a replaced certificate. A partly replaced one
 // changes nothing.
 func TestCertificateIsReloaded(t *testing.T) {
 	s := newSite(t, Options{})
@@ -183,8 +183,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 	s.untilPresents("third")
 }
 
-// TestCertificateBehindLinks: a certificate is also reloaded if a link on the path changes and not
-// the file, as in the volumes of pods.
+// TestCertificateBehindLinks: the listener also reloads a certificate if a link on its path
+// changes and the file does not, as in the volumes of pods.
 func TestCertificateBehindLinks(t *testing.T) {
 	s := newSite(t, Options{})
 	dir := t.TempDir()
@@ -220,7 +220,8 @@ func TestCertificateBehindLinks(t *testing.T) {
 	})
 }
 
-// TestSlowClients: clients that send nothing, or send too slowly, are cut off.
+// TestSlowClients: the listener closes connections of clients that send nothing, or send too
+// slowly.
 func TestSlowClients(t *testing.T) {
 	s := newSite(t, Options{}, func(l *Listener) { l.headers = 500 * time.Millisecond })
 	silent, err := net.Dial("tcp", s.address)
@@ -265,7 +266,7 @@ func few(n int) func(*Listener) {
 	}
 }
 
-// silent opens a connection from an address of this machine, on which the client sends nothing.
+// silent opens a connection from an address of this machine, and sends nothing on it.
 func (s *site) silent(from string) net.Conn {
 	s.t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(s.t.Context(), "tcp", s.address)
@@ -287,7 +288,8 @@ func closedByListener(t *testing.T, c net.Conn) {
 	}
 }
 
-// client returns a client that comes from an address of this machine.
+// client returns a client that connects from an address of this machine. With keep it reuses
+// connections.
 func (s *site) client(from string, keep bool) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, DialContext: dialer.DialContext, DisableKeepAlives: !keep}}
@@ -295,7 +297,7 @@ func (s *site) client(from string, keep bool) *http.Client {
 	return c
 }
 
-// asks sends one request, and returns an error if it is not answered with 200.
+// asks sends one request. It returns an error unless the status is 200.
 func (s *site) asks(c *http.Client, path string) error {
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "https://"+s.address+path, nil)
 	if err != nil {
@@ -313,8 +315,8 @@ func (s *site) asks(c *http.Client, path string) error {
 }
 
 // TestOneAddressLocksNobodyOut: an address that opens connections without end and sends nothing
-// gets all free slots, and no other address loses a connection. Clients of that address that do
-// send are served as well, and claimed connections of it stay.
+// gets all free slots, but no other address loses a connection. Clients at that address that
+// send requests are served as well, and its claimed connection stays.
 func TestOneAddressLocksNobodyOut(t *testing.T) {
 	const limit, hostile, attacker = 16, 200, "127.0.0.2"
 	s := newSite(t, Options{}, few(limit))
@@ -324,7 +326,7 @@ func TestOneAddressLocksNobodyOut(t *testing.T) {
 	if err := s.asks(neighbour, "/mine"); err != nil {
 		t.Fatal(err)
 	}
-	first := s.silent("127.0.0.3") // it is silent longer than all of the attacker's
+	first := s.silent("127.0.0.3") // silent longer than all of the attacker's
 	before := counter(t, rejected)
 	open := make([]net.Conn, 0, hostile)
 	for i := range hostile {
@@ -371,8 +373,9 @@ func counter(t *testing.T, c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-// TestConnectionsAreBounded: unclaimed connections are limited: the longest silent one is closed. A
-// closed or hijacked one frees its slot.
+// TestConnectionsAreBounded: unclaimed connections are limited. Beyond the limit, the
+// connection that was silent the longest is closed. A closed or hijacked connection frees its
+// slot.
 func TestConnectionsAreBounded(t *testing.T) {
 	s := newSite(t, Options{}, few(2))
 	hijacked := make(chan net.Conn, 1)
@@ -410,7 +413,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	kept := <-hijacked
 	defer kept.Close()
 	taken(0)
-	for range 5 { // they take nothing from the hijacked one
+	for range 5 { // they do not affect the hijacked one
 		s.silent("127.0.0.1")
 	}
 	taken(2)
@@ -464,11 +467,11 @@ func claimedConnections(t *testing.T, http2 bool) {
 			return nil
 		})
 	}
-	mine, stranger := client(), client()
+	mine, anonymous := client(), client()
 	ask(mine, "/mine", "alice")
 	ask(mine, "/mine", "alice") // the same connection
 	places(0)
-	ask(stranger, "/public", "")
+	ask(anonymous, "/public", "")
 	places(1)
 	s.listener.claims.mu.Lock()
 	s.listener.claims.by["bob"] = maxClaimedBy
@@ -477,22 +480,22 @@ func claimedConnections(t *testing.T, http2 bool) {
 	ask(bobs, "/mine", "bob")
 	places(2)
 	bobs.CloseIdleConnections()
-	stranger.CloseIdleConnections()
+	anonymous.CloseIdleConnections()
 	places(0)
-	for s.listener.slots.Len() <= maxConnections/2 { // as if as many were there
+	for s.listener.slots.Len() <= maxConnections/2 { // simulates many connections
 		s.listener.slots.Take("192.0.2.1:1", func() {})
 	}
 	before := s.listener.slots.Len()
-	ask(stranger, "/public", "")
-	places(before) // it is closed
+	ask(anonymous, "/public", "")
+	places(before) // the connection is closed
 	ask(client(), "/mine", "carol")
-	places(before) // it is carol's, and stays
+	places(before) // the connection belongs to carol, and stays
 	for range 2 {
 		ask(mine, "/public", "alice")
 	}
 	s.listener.claims.mu.Lock()
 	if n := s.listener.claims.all; n != 2 {
-		t.Errorf("where it is crowded those who have connections keep %d of 2", n)
+		t.Errorf("under load those who have connections keep %d of 2", n)
 	}
 	s.listener.claims.mu.Unlock()
 	mine.CloseIdleConnections()
@@ -506,7 +509,7 @@ func claimedConnections(t *testing.T, http2 bool) {
 	})
 }
 
-// TestAuthorities: agents trust the authority of the certificate.
+// TestAuthorities: Authorities returns the authority of the certificate, which agents trust.
 func TestAuthorities(t *testing.T) {
 	s := newSite(t, Options{})
 	got, err := s.listener.Authorities()

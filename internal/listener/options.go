@@ -17,17 +17,17 @@ type Options struct {
 	// Address is where to listen, host:port. "" is the bind address of the hub, with a port that is
 	// chosen once and stored. Port 0 means such a port, too.
 	Address string
-	// URL of the listener for clusters. "": https:// and the address.
+	// URL by which clusters and browsers reach the listener. "": https:// and the address.
 	URL string
 	// CertFile and KeyFile are the certificate and its key in PEM. They are read again when they
 	// change. "": a certificate of the hub's own authority.
 	CertFile, KeyFile string
-	// CAFile has the authorities of the public certificate, in PEM. "": the hub's authority for the
-	// hub's certificate, and the system's authorities with CertFile.
+	// CAFile has the authorities of the public certificate, in PEM. "": the hub's authority
+	// for the hub's certificate, and the system's authorities with CertFile.
 	CAFile string
 }
 
-// AddFlags adds the flags of the listener.
+// AddFlags adds the flags of the listener, which begin with --public, and sets the options to "".
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Address, "public-address", "",
 		"host:port on which agents of clusters are let in (default: --bind-address, and a free port that is picked at the first start and kept, as is port 0)")
@@ -38,7 +38,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"authorities in PEM that agents are to trust as --public-url, where theirs do not know its certificate (default: the hub's own, or with --public-tls-cert-file none)")
 }
 
-// Host returns the host of the URL; "" if there is none.
+// Host returns the host of o.URL, without its port. It is "" if o.URL is empty or invalid.
 func (o *Options) Host() string {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -47,7 +47,8 @@ func (o *Options) Host() string {
 	return u.Hostname()
 }
 
-// Validate returns all mistakes.
+// Validate returns an error with all mistakes in the options, or nil. It reads no files. The zero
+// value is valid.
 func (o *Options) Validate() error {
 	var errs []error
 	if o.Address != "" {
@@ -68,7 +69,9 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// url returns the URL of a listener at an address; "" for an unspecified address.
+// url returns the URL of a listener at address (host:port), without a slash at its end. It is
+// o.URL, or https:// and the address. Without o.URL it is "" for an unspecified address, such as
+// 0.0.0.0. Invalid options are an error.
 func (o *Options) url(address string) (string, error) {
 	if err := o.Validate(); err != nil {
 		return "", err
@@ -78,7 +81,7 @@ func (o *Options) url(address string) (string, error) {
 		return "", fmt.Errorf("listen on %s: %w", address, err)
 	}
 	if ip := net.ParseIP(host); o.URL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return "", nil // it has many addresses
+		return "", nil // an unspecified address has no single URL
 	}
 	return strings.TrimRight(cmp.Or(o.URL, "https://"+address), "/"), nil
 }

@@ -40,7 +40,7 @@ func BenchmarkWindows(b *testing.B) {
 			Cluster: names[i%clusters], Namespace: fmt.Sprintf("namespace-%02d", i/clusters%40), Name: fmt.Sprintf("web-%06d", i), Version: "v1", Kind: "Pod", Resource: "pods",
 			UID: types.UID(fmt.Sprintf("%036d", i)), Created: time.Unix(1_700_000_000+int64(i), 0), Labels: map[string]string{"app": fmt.Sprint("app-", i%500), "tier": "front"}, ResourceVersion: fmt.Sprint(version),
 		}
-		seed := uint32(i*31+version) * 2654435761 >> 8 // what compresses badly
+		seed := uint32(i*31+version) * 2654435761 >> 8 // badly compressible content
 		row.Body = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"uid":%q,"labels":{"app":"app-%d","tier":"front"}},`+
 			`"spec":{"nodeName":"node-%d","containers":[{"name":"c","image":"nginx","env":[%s]}]},"status":{"phase":"Running","podIP":"10.%d.%d.%d","conditions":[{"type":"Ready","status":%q}],`+
 			`"containerStatuses":[{"name":"c","ready":%t,"restartCount":%d,"state":{"running":{}}}]}}`,
@@ -76,18 +76,20 @@ func BenchmarkWindows(b *testing.B) {
 	for _, class := range []struct {
 		name  string
 		query string
-		rows  int // of the list
+		rows  int // in the list
 		pick  func(n int) int
 	}{
 		{"ByKey", "", pods, anywhere},
-		{"OnScreen", "", pods, func(n int) int { return (version*20 + n) % 50 * 2000 }}, // 50 of the 60 of the first window
+		// 50 of the 60 rows of the first window.
+		{"OnScreen", "", pods, func(n int) int { return (version*20 + n) % 50 * 2000 }},
 		{"ByNamespace", "orderby=namespace", pods, anywhere},
 		{"ByName", "orderby=name", pods, anywhere},
 		{"Newest", "orderby=created+desc", pods, anywhere},
 		{"Label", "labelSelector=tier%3Dfront&orderby=name", pods, anywhere},
 		{"Words", "q=web-05", 10_000, anywhere},
-		{"NotReady", "q=-is:ready", few, anywhere},   // is looked for in objects
-		{"None", "q=restarts%3E1000", few, anywhere}, // is looked for in as many objects as a window may
+		{"NotReady", "q=-is:ready", few, anywhere}, // searches in objects
+		// Searches in the maximum number of objects of a window.
+		{"None", "q=restarts%3E1000", few, anywhere},
 		{"Tenant", "orderby=name", pods / 10, anywhere},
 	} {
 		b.Run(class.name, func(b *testing.B) {
@@ -96,7 +98,7 @@ func BenchmarkWindows(b *testing.B) {
 				who = "bob"
 			}
 			long := 10 * time.Second
-			if class.rows == few { // which are asked for each ten seconds or so
+			if class.rows == few { // such windows are refreshed about every ten seconds
 				long = 40 * time.Second
 			}
 			for b.Loop() {

@@ -11,13 +11,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// state is how current the data of a cluster is.
+// state is how current the data of a cluster is. The field state is the word that Options.State
+// returned and browsers show.
 type state struct {
 	state string
-	since time.Time // when it was last current; zero: it is current, or never was
+	since time.Time // when the data was last current; zero: it is current, or never was
 }
 
-// poll reads the states of clusters until ctx ends, and pokes all sockets after a change.
+// poll reads the states of all clusters at intervals until ctx ends. When a state changed, or a
+// cluster joined or left, poll notifies all sockets (poke) and closes the channel that moved
+// returned. Its goroutine runs while any socket is open.
 func (l *Live) poll(ctx context.Context) {
 	tick := time.NewTicker(l.pace.poll)
 	defer tick.Stop()
@@ -45,40 +48,45 @@ func (l *Live) poll(ctx context.Context) {
 	}
 }
 
-// moved returns a channel that is closed when the state of a cluster changes.
+// moved returns a channel that is closed when the state of a cluster changes, or a cluster joins or
+// leaves. Then the caller gets the next channel by another call.
 func (l *Live) moved() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
 }
 
-// audience has the sockets of one user. The mutex of live guards all fields except ctx, cancel,
-// turns and name.
+// audience is one user with at least one open socket: the sockets, and the clusters that the user
+// may know. The mutex of live guards its fields, except ctx, cancel, slots and name, which do not
+// change.
 type audience struct {
 	live    *Live
 	name    string
 	ctx     context.Context //nolint:containedctx // it lasts as long as the audience does
 	cancel  context.CancelFunc
-	turns   chan struct{}
-	open    int           // sockets, including those that are being opened
-	took    time.Duration // sum of the last answer times of all questions
+	slots   chan struct{}
+	open    int           // sockets, also those that are being opened
+	took    time.Duration // sum of the durations of the last answers to the user's questions
 	sockets map[*socket]bool
 	visible map[string]bool // clusters; nil: unknown
 }
 
-// poke makes all sockets look for changes. The caller holds the mutex of live.
+// poke notifies all sockets of the user that there may be something to send. The caller holds the
+// mutex of live.
 func (a *audience) poke() {
 	for s := range a.sockets {
 		s.poke()
 	}
 }
 
-// run keeps the user's visible clusters up to date until the audience ends.
+// run reads again and again which clusters the user may know, until the context of the audience
+// ends. It reads when rights or the set of clusters changed, and at intervals. Its goroutine starts
+// with the first socket of the user.
 func (a *audience) run() {
 	l := a.live
 	var due time.Time
 	for {
-		grants, moved := l.Grants(), l.moved() // read before the data that they are about
+		grants, moved := l.Grants(), l.moved() // before Visible, so that no later change is missed
 		names, err := l.Visible(a.ctx)
 		if a.ctx.Err() != nil {
 			return
@@ -109,7 +117,8 @@ func (a *audience) run() {
 	}
 }
 
-// see records the clusters that the user may know.
+// see stores the names of the clusters that the user may know. If they differ from the stored ones,
+// it notifies the sockets of the user.
 func (a *audience) see(names []string) {
 	visible := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -123,7 +132,8 @@ func (a *audience) see(names []string) {
 	}
 }
 
-// clusters returns the states that the user may know, sorted by name; false: not known yet.
+// clusters returns the states of the clusters that the user may know, sorted by name. The result is
+// false, and the list incomplete, until both the states and the user's clusters were read.
 func (a *audience) clusters() ([]cluster, bool) {
 	a.live.mu.Lock()
 	defer a.live.mu.Unlock()

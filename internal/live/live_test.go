@@ -218,7 +218,7 @@ func TestRightsAreThoseOfNow(t *testing.T) {
 	b.wait(1, "all", shows("oak/shop/a", "oak/team/b", "pine/shop/c", "pine/team/d"))
 	w.live.mu.Lock()
 	for _, a := range w.live.users {
-		a.took += 10_000 * time.Hour // for changes the next look is put off for ever
+		a.took += 10_000 * time.Hour // so that changes alone start no question
 	}
 	w.live.mu.Unlock()
 	w.put(t, "Pending", "oak/shop/a")
@@ -350,9 +350,9 @@ func (p *pipe) close(_ bool, reason string) {
 	close(p.closed)
 }
 
-// TestSlowBrowserIsToldTheDifference: all changes while a browser reads nothing arrive as one
+// TestSlowBrowserGetsTheDifference: all changes while a browser reads nothing arrive as one
 // message.
-func TestSlowBrowserIsToldTheDifference(t *testing.T) {
+func TestSlowBrowserGetsTheDifference(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.put(t, "Running", "oak/shop/a", "oak/shop/b")
 	session, over := context.WithCancel(request.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"}))
@@ -374,7 +374,7 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	hear() // the clusters
 	p.in <- []byte(`{"type":"open","id":1,"path":"/api/v1/pods","limit":10}`)
 	hear()
-	w.put(t, "Pending", "oak/shop/a") // a delta begins to be written
+	w.put(t, "Pending", "oak/shop/a") // the write of a delta begins
 	settle := func() {
 		t.Helper()
 		testenv.Eventually(t, "the answer is that of now", testenv.Patience, func() error {
@@ -405,7 +405,8 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	messages := 0
 	for b.windows[1].text() != want {
 		hear()
-		// One message was being written, one has the state when it was taken, and one later changes.
+		// At most: the message that was being written, the state at the end of that write, and
+		// later changes.
 		if messages++; messages > 3 {
 			t.Fatalf("%d messages, and still %s", messages, b.windows[1].text())
 		}
@@ -428,7 +429,8 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	<-p.closed
 }
 
-// TestBeats: a page without windows gets messages, too, and so knows that the connection lives.
+// TestBeats: a page without windows also gets messages, and so sees that the connection is
+// alive.
 func TestBeats(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.live.pace.ping = time.Millisecond
@@ -664,9 +666,9 @@ func (h holding) write(ctx context.Context, message []byte) error {
 	return h.pipe.write(ctx, message)
 }
 
-// TestNothingIsToldAfterTheEnd: changes after the end of a session are not sent, even if they were
+// TestNothingIsSentAfterTheEnd: changes after the end of a session are not sent, even if they were
 // due.
-func TestNothingIsToldAfterTheEnd(t *testing.T) {
+func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.put(t, "Running", "oak/shop/a")
 	for i := range 20 { // the order of messages is random

@@ -20,8 +20,9 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// question is a repeated search for one or more windows of one user that show the same rows. The
-// mutex of live guards its variable fields.
+// question is a search of a list that is repeated while windows of one user show its rows. Windows
+// with the same path, query, offset and limit share a question. The mutex of live guards askers,
+// answers and took; the other fields do not change.
 type question struct {
 	audience      *audience
 	key           string
@@ -30,13 +31,14 @@ type question struct {
 	offset, limit int
 
 	cancel  context.CancelFunc
-	askers  []*socket // a socket may be there several times
-	answers *rows     // the latest; nil: none yet
-	took    time.Duration
+	askers  []*socket     // the sockets with such a window, once for each window
+	answers *rows         // the latest answer; nil: none yet
+	took    time.Duration // duration of the latest answer
 }
 
-// ask returns the question for some rows, and adds the socket to those that get poked about a new
-// answer. The caller ends that with drop.
+// ask returns the question for at most limit rows from offset on, for a window of s. It starts the
+// question unless another window of the user has started it. It does not wait for an answer: s is
+// notified (poke) of each new one. The caller later calls drop once.
 func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) *question {
 	key := strings.Join([]string{s.audience.name, path, query.Encode(), strconv.Itoa(offset), strconv.Itoa(limit)}, "\x00")
 	l.mu.Lock()
@@ -53,7 +55,7 @@ func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) 
 	return q
 }
 
-// drop removes a socket once. A question without sockets ends.
+// drop reverses one call of ask for the socket. The question ends when no window shows it any more.
 func (q *question) drop(s *socket) {
 	l := q.audience.live
 	l.mu.Lock()
@@ -66,20 +68,22 @@ func (q *question) drop(s *socket) {
 	}
 }
 
-// latest returns the latest answer; nil: none yet.
+// latest returns the latest answer to the question; nil if it has none yet.
 func (q *question) latest() *rows {
 	q.audience.live.mu.Lock()
 	defer q.audience.live.mu.Unlock()
 	return q.answers
 }
 
-// run repeats the question until ctx ends.
+// run repeats the search until ctx ends: after changes of objects, rights or clusters, after
+// errors, and at intervals. Each result goes to the sockets by tell. Its goroutine lives as long as
+// the question.
 func (q *question) run(ctx context.Context) {
 	l := q.audience.live
 	retry := l.pace.retry
-	var due time.Time // time of the review that follows a change of rights
+	var due time.Time // rights changed: ask again then, when caches of the old rights have expired
 	for {
-		grants, moved := l.Grants(), l.moved() // read before the data that they are about
+		grants, moved := l.Grants(), l.moved() // before the search, so that no later change is missed
 		began, w, changed, err := q.once(ctx)
 		if ctx.Err() != nil {
 			return
@@ -109,7 +113,7 @@ func (q *question) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-grants: // rows that became invisible are not shown for that long
+		case <-grants: // rights changed: rows may have to disappear sooner than after the pause
 			timer.Reset(min(pause, l.pace.latest) - time.Since(began))
 			select {
 			case <-ctx.Done():
@@ -125,29 +129,30 @@ func (q *question) run(ctx context.Context) {
 	}
 }
 
-// share is the part of the time in which a user's windows may be searched, and of each core's time
-// for all users. A search in objects uses several cores at once.
+// share is the part of the time for which the searches of one user may run. It is also the part of
+// each core's time that the searches of all users get. One search in objects uses several cores at
+// once.
 const share = 0.2
 
-// pause returns the least time from one start of a question to the next. took is the duration of
-// its last answer. All windows of a user are repeated equally often, and together take at most
-// share of the time. If all users want more than the cores offer, all wait proportionally longer.
-// In that case nobody waits longer than pace.review.
+// pause returns the least time from one start of the search to the next. took is the duration of
+// the last one. Questions of a user are repeated equally often, and together run for at most the
+// part share of the time. If all users want more than the cores offer, all pauses grow in
+// proportion, up to pace.review.
 func (q *question) pause(took time.Duration) time.Duration {
 	l := q.audience.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	wanted := 0.0 // of a core
+	wanted := 0.0 // how many cores all users want
 	for _, a := range l.users {
 		wanted += min(share, float64(a.took)/float64(l.pace.soonest))
 	}
 	own := float64(q.audience.took) / share
-	crowded := min(own*wanted/share/float64(runtime.GOMAXPROCS(0)), float64(l.pace.review))
-	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(max(own, crowded)))
+	underLoad := min(own*wanted/share/float64(runtime.GOMAXPROCS(0)), float64(l.pace.review))
+	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(max(own, underLoad)))
 }
 
-// until returns the time until due, if due is in the future and sooner than otherwise; else
-// otherwise.
+// until returns how long to wait: the time until due, but at most otherwise. If due has passed or
+// is zero, it returns otherwise.
 func (p pace) until(due time.Time, otherwise time.Duration) time.Duration {
 	if d := time.Until(due); d > 0 {
 		return min(d, otherwise)
@@ -155,6 +160,7 @@ func (p pace) until(due time.Time, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
+// isClosed reports whether a channel on which no values are sent is closed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -164,12 +170,15 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// once waits for free slots and asks. began is when it asked.
+// once runs the search, when a slot of the user and a slot of all users are free. began is when the
+// search started. changed is closed when the result may have changed; nil if that is unknown. If
+// ctx ends before a slot is free, began is zero and err is the error of ctx. A panic of the search
+// becomes an error.
 func (q *question) once(ctx context.Context) (began time.Time, w search.Window, changed <-chan struct{}, err error) {
-	for _, turns := range []chan struct{}{q.audience.turns, q.audience.live.turns} {
+	for _, slots := range []chan struct{}{q.audience.slots, q.audience.live.slots} {
 		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		case <-ctx.Done():
 			return began, w, nil, ctx.Err()
 		}
@@ -185,7 +194,8 @@ func (q *question) once(ctx context.Context) (began time.Time, w search.Window, 
 	return began, w, changed, err
 }
 
-// tell stores an answer and its duration, and pokes the sockets if it differs from the last one.
+// tell stores the result of a search, which is a window or an error, and its duration. It notifies
+// the sockets if the result differs from the last one as browsers show it.
 func (q *question) tell(ctx context.Context, took time.Duration, w search.Window, err error) {
 	var now *rows
 	if err == nil {
@@ -197,7 +207,7 @@ func (q *question) tell(ctx context.Context, took time.Duration, w search.Window
 	l := q.audience.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(q.askers) > 0 { // else what it took was taken off
+	if len(q.askers) > 0 { // else drop has already subtracted q.took from the sum of the user
 		q.audience.took += took - q.took
 		q.took = took
 	}
@@ -210,7 +220,8 @@ func (q *question) tell(ctx context.Context, took time.Duration, w search.Window
 	}
 }
 
-// parse checks the size of the path and query, and parses the query.
+// parse parses the query of a list that a browser requests. It returns a BadRequest error if path
+// and query have more than mostQuery bytes together, or the query is invalid.
 func parse(path, query string) (url.Values, error) {
 	if len(path)+len(query) > mostQuery {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("a path and its query have at most %d bytes: ask for less", mostQuery))

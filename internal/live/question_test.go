@@ -35,7 +35,7 @@ func TestWindowsShare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				changed, began := make(chan struct{}), time.Now()
-				close(changed) // something does all the time
+				close(changed) // there are changes all the time
 				var mu sync.Mutex
 				last, late, busy := map[string]time.Time{}, map[string]time.Duration{}, time.Duration(0)
 				waited := func(path string) {
@@ -55,7 +55,7 @@ func TestWindowsShare(t *testing.T) {
 							busy += took
 						}
 						mu.Unlock()
-						time.Sleep(took) // which is what it takes
+						time.Sleep(took) // duration of the question
 						return search.Window{}, changed, nil
 					},
 					Visible: func(context.Context) ([]string, error) { return nil, nil },
@@ -97,7 +97,7 @@ func TestWindowsShare(t *testing.T) {
 				for _, f := range done {
 					f()
 				}
-				time.Sleep(slow) // what was being asked ends
+				time.Sleep(slow) // until running questions end
 			})
 		})
 	}

@@ -7,15 +7,17 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/search"
 )
 
-// rows is an answer: the rows of a window, or the reason why there are none. It is immutable.
+// rows is an answer to a question: the rows of a window from offset on or, if refused is not nil,
+// the reason why there are none. total is the number of rows of the list. If exact is false, the
+// list may have more. Sockets share the value, and it is never changed.
 type rows struct {
 	offset   int
 	total    int64
@@ -26,8 +28,8 @@ type rows struct {
 	refused  *metav1.Status
 }
 
-// row is an object as shown. An object that was deleted and created again has another UID, and is
-// another row.
+// row is an object in a list: what identifies it, and its cells as JSON. An object that was deleted
+// and created again has another UID, and is another row.
 type row struct {
 	id
 	identity
@@ -35,26 +37,31 @@ type row struct {
 	cells []json.RawMessage
 }
 
-// id identifies a row.
+// id identifies the object of a row.
 type id struct {
 	cluster, namespace, name string
 	uid                      types.UID
 }
 
-// identity is the part of a row that is sent once.
+// identity has the facts about the object of a row that a browser gets with the row itself, and not
+// as changed cells. created is in seconds since 1970; 0: unknown. deleted is true while the object
+// is being deleted.
 type identity struct {
 	apiVersion, kind string
 	created          int64
 	deleted          bool
 }
 
-// mostCell is the maximum size of a sent cell, in bytes. Members may store longer values, but
+// mostCell is the maximum size of a cell as JSON, in bytes. Members may store long values, but
 // users do not read them.
 const mostCell = 4 << 10
 
-// ageing is the column that browsers compute: it changes all the time.
+// ageing is the name of the column Age. Browsers compute its cells themselves, so changes of these
+// cells are not sent.
 const ageing = "Age"
 
+// rowsOf returns the answer to a question from the result of the search, with cells as JSON. Cells
+// beyond mostCell are cut. It returns an error if a cell cannot be encoded.
 func rowsOf(w search.Window, offset int) (*rows, error) {
 	out := &rows{offset: offset, total: w.Total, exact: w.Exact, columns: w.Columns, warnings: w.Warnings, rows: make([]row, 0, len(w.Rows))}
 	apiVersion, kind := w.Kind.ToAPIVersionAndKind()
@@ -65,10 +72,7 @@ func rowsOf(w search.Window, offset int) (*rows, error) {
 			one.created = r.Created.Unix()
 		}
 		for j, cell := range r.Cells {
-			raw, err := json.Marshal(cell)
-			if err == nil && len(raw) > mostCell {
-				raw, err = json.Marshal(cut(cell, raw))
-			}
+			raw, err := encoded(cell)
 			if err != nil {
 				return nil, fmt.Errorf("encode column %s of %s in cluster %s: %w", w.Columns[j].Name, r.Name, r.Cluster, err)
 			}
@@ -79,20 +83,24 @@ func rowsOf(w search.Window, offset int) (*rows, error) {
 	return out, nil
 }
 
-// cut returns the beginning of a cell.
-func cut(cell any, raw []byte) string {
+// encoded returns a cell as JSON of at most mostCell bytes. A longer text is cut at the end of a
+// character, and so is the JSON of a longer cell that is not a text. An ellipsis follows. The error
+// is that of a cell that cannot be encoded.
+func encoded(cell any) (json.RawMessage, error) {
+	raw, err := json.Marshal(cell)
 	text, ok := cell.(string)
 	if !ok {
 		text = string(raw)
 	}
-	text = text[:min(len(text), mostCell/2)]
-	for !utf8.ValidString(text[max(0, len(text)-utf8.UTFMax):]) && text != "" {
-		text = text[:len(text)-1]
+	// JSON has up to six bytes for a character of one byte, such as < and control characters.
+	for most := mostCell / 2; err == nil && len(raw) > mostCell; most /= 2 {
+		raw, err = json.Marshal(neutral.Cut(text, most))
 	}
-	return text + "…"
+	return raw, err
 }
 
-// equal reports whether browsers would show the same.
+// equal reports whether browsers would show two answers alike, apart from ages: the same rows, or
+// the same reason why there are none.
 func (r *rows) equal(to *rows) bool {
 	if r.refused != nil || to.refused != nil {
 		return r.refused != nil && to.refused != nil && r.refused.Code == to.refused.Code && r.refused.Message == to.refused.Message
@@ -106,7 +114,8 @@ func (r *rows) alike(to *rows) bool {
 	return slices.Equal(r.columns, to.columns) && slices.Equal(r.warnings, to.warnings)
 }
 
-// differing returns the indexes of the columns in which two rows differ, except ageing.
+// differing returns the indexes of the columns in which the cells of two rows differ. The column
+// Age (ageing) is left out. Both rows must have the columns of r.
 func (r *rows) differing(a, b row) (columns []int) {
 	for i := range a.cells {
 		if r.columns[i].Name != ageing && !bytes.Equal(a.cells[i], b.cells[i]) {
@@ -116,18 +125,20 @@ func (r *rows) differing(a, b row) (columns []int) {
 	return columns
 }
 
-// window is a list on a browser's screen. It is guarded by the mutex of its socket.
+// window is a part of a list that a page shows. The mutex of its socket guards it. keys has the
+// keys of the rows of the last sent answer: numbers by which the browser identifies rows.
 type window struct {
 	id       int
 	question *question
-	fresh    bool  // everything must be sent
-	sent     *rows // last sent answer
+	fresh    bool  // the next message must be a whole
+	sent     *rows // last sent answer; nil: none
 	keys     map[id]int64
 	last     int64 // last assigned key
 }
 
-// news returns the message that brings the browser from the last sent answer to now; nil: no
-// difference. It records now as sent.
+// news returns the message that takes the browser from the last sent answer to now: a whole, a
+// delta or a refusal; nil if the browser has to change nothing. It records now as sent, and assigns
+// keys to new rows. The caller holds the mutex of the socket.
 func (w *window) news(now *rows) any {
 	before, fresh := w.sent, w.fresh
 	if before == now && !fresh {
@@ -161,8 +172,9 @@ func (w *window) news(now *rows) any {
 	return w.delta(before, now, known)
 }
 
-// delta returns the difference between two answers; nil: none. known has the keys of rows that the
-// browser has.
+// delta returns the message with the differences between two answers that have equal columns and
+// warnings; nil if nothing differs. known has the keys of the rows that the browser has. w.keys
+// already has those of the rows of now.
 func (w *window) delta(before, now *rows, known map[id]int64) any {
 	out := delta{Type: "delta", ID: w.id, Total: now.total, Exact: now.exact}
 	was := make(map[id]*row, len(before.rows))
@@ -199,6 +211,8 @@ func (w *window) delta(before, now *rows, known map[id]int64) any {
 	return out
 }
 
+// message returns the row as the browser gets it, with the key that identifies the row in its
+// window.
 func (r row) message(key int64) rowMessage {
 	out := rowMessage{
 		Key: key, Cells: r.cells, Cluster: r.cluster, Namespace: r.namespace, Name: r.name, UID: r.uid,
@@ -210,6 +224,7 @@ func (r row) message(key int64) rowMessage {
 	return out
 }
 
+// columnsOf returns the columns of a table as the browser gets them.
 func columnsOf(definitions []metav1.TableColumnDefinition) []column {
 	out := make([]column, 0, len(definitions))
 	for _, d := range definitions {

@@ -39,7 +39,7 @@ type world struct {
 	search *search.Search
 	store  *store.Store
 	server *httptest.Server
-	asked  atomic.Int64 // windows
+	asked  atomic.Int64 // number of questions
 	ready  atomic.Bool
 
 	mu       sync.Mutex
@@ -280,7 +280,7 @@ func (b *tab) say(o any) {
 func (b *tab) open(id int, path, query string, offset, limit int) {
 	b.t.Helper()
 	b.mu.Lock()
-	b.windows[id] = nil // until it is told
+	b.windows[id] = nil // until its content arrives
 	b.mu.Unlock()
 	b.say(order{Type: "open", ID: id, Path: path, Query: query, Offset: offset, Limit: limit})
 }
@@ -328,7 +328,7 @@ func (b *tab) hear(raw []byte) error {
 		b.windows[m.ID] = w
 	case "delta":
 		if _, opened := b.windows[m.ID]; opened && w == nil {
-			return nil // it is of the window in whose place another was opened
+			return nil // from an earlier window with this ID
 		}
 		if w == nil || w.status != nil {
 			return fmt.Errorf("a delta of nothing: %s", raw)

@@ -19,13 +19,16 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// Limits on a browser's messages. A window that is scrolled moves with every frame of the screen.
+// Limits on the messages of one browser. A window that is scrolled sends one with every frame of
+// the screen.
 const (
 	messagesPerSecond = 120
 	messagesAtOnce    = 600
 )
 
-// connection is what a socket needs of a WebSocket. Reads and one write may run at the same time.
+// connection is what a socket needs of a WebSocket. Reads, pings and one write may run at the same
+// time. read blocks until there is a message. close closes the connection. violation is true if the
+// browser broke the protocol.
 type connection interface {
 	read(ctx context.Context) ([]byte, error)
 	write(ctx context.Context, message []byte) error
@@ -33,34 +36,36 @@ type connection interface {
 	close(violation bool, reason string)
 }
 
-// socket is one tab of a browser.
+// socket is the connection to one page in a browser, with the windows that the page has opened. mu
+// guards windows and refused. Only sendChanges uses sent and greeted.
 type socket struct {
 	live     *Live
 	audience *audience
 	conn     connection
-	news     chan struct{} // capacity 1: there may be changes to send
+	news     chan struct{} // capacity 1; a value means that there may be changes to send
 
 	mu      sync.Mutex
 	windows map[int]*window
-	refused []refusal // of windows that were not opened
-	told    []cluster
-	greeted bool // a state of clusters was sent
+	refused []refusal // to be sent: windows that were not opened or moved
+	sent    []cluster // states of clusters that were sent last
+	greeted bool      // states of clusters were sent, perhaps none
 }
 
-// serve runs a socket until the browser disconnects or ctx ends. In the latter case the browser
-// gets the reason.
+// serve runs a socket of the user who, whose audience is a. It returns after the browser
+// disconnected or broke the protocol, when the user has other groups, or when ctx ends. The
+// connection is closed then. Before, the browser gets the reason if ctx ended.
 func (l *Live) serve(ctx context.Context, conn connection, who user.Info, a *audience) {
 	s := &socket{live: l, audience: a, conn: conn, news: make(chan struct{}, 1), windows: map[int]*window{}}
 	l.mu.Lock()
 	a.sockets[s] = true
 	l.mu.Unlock()
 	s.poke()
-	// The end of the session does not interrupt reads and writes.
+	// The end of the session (ctx) does not interrupt reads and writes: the last message is sent.
 	open, gone := context.WithCancelCause(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { gone(s.listen(open)) })
 	running.Go(func() { gone(s.keep(open, who)) })
-	err := s.speak(ctx, open)
+	err := s.sendChanges(ctx, open)
 	switch violation := (violationError{}); {
 	case errors.As(err, &violation):
 		conn.close(true, violation.Error())
@@ -83,10 +88,12 @@ func (l *Live) serve(ctx context.Context, conn connection, who user.Info, a *aud
 	}
 }
 
-// errOther means that the session's user changed. The browser must connect again.
+// errOther ends a socket because its user is not the one that opened it: the groups or extras
+// changed. The browser must connect again.
 var errOther = errors.New("the user's groups are others now: connect again")
 
-// why returns the reason for the end of a session.
+// why returns the reason for the end of a session, for the user: the cause of ctx, or a standard
+// text if ctx was cancelled without a cause.
 func why(ctx context.Context) string {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause.Error()
@@ -94,7 +101,7 @@ func why(ctx context.Context) string {
 	return "the session is over"
 }
 
-// poke makes the socket look for changes to send.
+// poke notifies the socket that there may be changes to send. It does not block.
 func (s *socket) poke() {
 	select {
 	case s.news <- struct{}{}:
@@ -102,12 +109,14 @@ func (s *socket) poke() {
 	}
 }
 
-// violationError is something that a browser did and the console's page never does.
+// violationError is a message that the page of the console never sends: another client, or a fault
+// of the page. The socket is closed.
 type violationError struct{ what string }
 
 func (v violationError) Error() string { return v.what }
 
-// listen handles the browser's messages until it disconnects.
+// listen reads and executes the browser's messages until the browser disconnects. Its error is
+// never nil: a violationError if the browser broke the protocol, else the error of the connection.
 func (s *socket) listen(ctx context.Context) error {
 	messages := rate.NewLimiter(messagesPerSecond, messagesAtOnce)
 	for {
@@ -138,7 +147,8 @@ func (s *socket) listen(ctx context.Context) error {
 	}
 }
 
-// open opens a window. It replaces a window with the same id.
+// open opens the window of an order. A window with the same ID is closed before. If the order is
+// invalid or there are too many windows, the browser gets a refusal.
 func (s *socket) open(ctx context.Context, o order) {
 	values, err := parse(o.Path, o.Query)
 	s.mu.Lock()
@@ -158,7 +168,7 @@ func (s *socket) open(ctx context.Context, o order) {
 	s.poke()
 }
 
-// within returns an error if the order's rows cannot be a window.
+// within returns a BadRequest error if the offset or the limit of an order is out of range.
 func within(o order) error {
 	if o.Offset < 0 || o.Limit < 1 || o.Limit > search.MostWindow {
 		return apierrors.NewBadRequest(fmt.Sprintf("a window has an offset from 0 on, and a limit of 1 to %d", search.MostWindow))
@@ -166,20 +176,22 @@ func within(o order) error {
 	return nil
 }
 
-// refuse sends that a window was not opened. Only the last refusals are kept. The caller holds mu.
+// refuse queues a refusal: the window of the order was not opened or moved, because of err. Only
+// the last mostWindows refusals are kept until they are sent. The caller holds mu.
 func (s *socket) refuse(ctx context.Context, o order, err error) {
 	s.refused = append(s.refused, refusal{Type: "error", ID: o.ID, Status: answer.Status(ctx, err, http.MethodGet, o.Path)})
 	s.refused = s.refused[max(0, len(s.refused)-mostWindows):]
 	s.poke()
 }
 
-// move changes the rows that a window shows.
+// move shows other rows of the list in an open window. It does nothing if no window has the ID. If
+// the order is invalid, the window stays as it is and the browser gets a refusal.
 func (s *socket) move(ctx context.Context, o order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.windows[o.ID]
 	if w == nil {
-		return // it is closed, which the browser knows
+		return // the browser has closed the window
 	}
 	if err := within(o); err != nil {
 		s.refuse(ctx, o, err)
@@ -191,13 +203,14 @@ func (s *socket) move(ctx context.Context, o order) {
 	s.poke()
 }
 
+// close closes the window with the ID, if it is open.
 func (s *socket) close(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shut(id)
 }
 
-// shut closes a window, if it is open. The caller holds mu.
+// shut closes the window with the ID, if it is open. The caller holds mu.
 func (s *socket) shut(id int) {
 	if w := s.windows[id]; w != nil {
 		w.question.drop(s)
@@ -205,8 +218,10 @@ func (s *socket) shut(id int) {
 	}
 }
 
-// speak sends changes one after the other, until the browser disconnects or ctx ends.
-func (s *socket) speak(ctx, open context.Context) error {
+// sendChanges sends changes and beats, one message after the other. It returns the cause when open
+// ends, because the browser disconnected. When ctx ends, because the session ended, it sends an end
+// and returns. The result is nil if that was sent.
+func (s *socket) sendChanges(ctx, open context.Context) error {
 	quiet := time.NewTicker(s.live.pace.ping)
 	defer quiet.Stop()
 	for {
@@ -233,7 +248,9 @@ func (s *socket) speak(ctx, open context.Context) error {
 	}
 }
 
-// all yields the messages that are due. Each is computed when it can be sent.
+// all yields the messages that the browser needs: refusals, states of clusters, and changes of
+// windows. It computes each message only when the message before was sent, so that the message
+// shows the latest state. What was yielded is recorded as sent.
 func (s *socket) all(yield func(message any) bool) {
 	s.mu.Lock()
 	refused := s.refused
@@ -255,17 +272,19 @@ func (s *socket) all(yield func(message any) bool) {
 	}
 }
 
-// fleet returns the states of clusters that the browser does not have; nil: none.
+// fleet returns the message with the states of clusters, and records it as sent. It returns nil if
+// the states are unknown yet, or the browser has them.
 func (s *socket) fleet() any {
 	clusters, known := s.audience.clusters()
-	if !known || s.greeted && slices.Equal(clusters, s.told) {
+	if !known || s.greeted && slices.Equal(clusters, s.sent) {
 		return nil
 	}
-	s.greeted, s.told = true, clusters
+	s.greeted, s.sent = true, clusters
 	return fleetOf(clusters, time.Now())
 }
 
-// window returns the changes of a window that the browser does not have; nil: none.
+// window returns the message with the changes of the window with the ID, and records it as sent. It
+// returns nil if the window is closed, has no answer yet or has not changed.
 func (s *socket) window(id int) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,8 +299,9 @@ func (s *socket) window(id int) any {
 	return w.news(now)
 }
 
-// write sends a message. A browser has pace.patience to read it, and one second after the end of
-// ctx.
+// write sends a message. It returns an error if the browser does not read the message within
+// pace.patience, or within one second after the end of ctx. If open has ended, the error is the
+// cause of that.
 func (s *socket) write(ctx, open context.Context, message any) error {
 	raw, err := json.Marshal(message)
 	if err != nil {
@@ -294,10 +314,11 @@ func (s *socket) write(ctx, open context.Context, message any) error {
 	if err := s.conn.write(writing, raw); err != nil && open.Err() == nil {
 		return err
 	}
-	return context.Cause(open) // the cause, if the connection ended
+	return context.Cause(open) // nil, unless the connection has ended
 }
 
-// keep checks at intervals that the browser answers, and that the session's user is the same.
+// keep checks at intervals that the browser answers pings, and that who is still the user of the
+// audience. It returns the error of the ping, errOther for another user, or the error of ctx.
 func (s *socket) keep(ctx context.Context, who user.Info) error {
 	tick := time.NewTicker(s.live.pace.ping)
 	defer tick.Stop()

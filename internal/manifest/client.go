@@ -31,8 +31,9 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s %s/%s", o.Resource.GroupResource(), o.Namespace, o.Name)
 }
 
-// Named returns the name of an object by the mapping of its kind. namespace is used for a
-// namespaced object that names none.
+// Named returns the name of an object whose kind has the REST mapping m. namespace is the default
+// for an object of a namespaced kind that names none. An object of a cluster-scoped kind gets no
+// namespace.
 func Named(o *unstructured.Unstructured, m *meta.RESTMapping, namespace string) Object {
 	named := Object{Resource: m.Resource, Namespace: cmp.Or(o.GetNamespace(), namespace), Name: o.GetName()}
 	if m.Scope.Name() == meta.RESTScopeNameRoot {
@@ -41,13 +42,16 @@ func Named(o *unstructured.Unstructured, m *meta.RESTMapping, namespace string) 
 	return named
 }
 
-// Guessed returns the name of an object whose resource is the plural of its kind, as for all
-// kinds of Kubernetes and Orrery. An object without a namespace counts as cluster-scoped.
+// Guessed returns the name of an object without discovery: its resource is the plural of its kind.
+// That is right for all kinds of Kubernetes and Orrery. An object without a namespace counts as
+// cluster-scoped.
 func Guessed(o *unstructured.Unstructured) Object {
 	gvr, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
 	return Object{Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
+// path returns the segments of the object's path in the API; without a name those of the
+// collection.
 func (o Object) path() []string {
 	path := groupPath(o.Resource.GroupVersion())
 	if o.Namespace != "" {
@@ -60,6 +64,8 @@ func (o Object) path() []string {
 	return path
 }
 
+// groupPath returns the segments of the path of an API version: api/v1 for the core group, else
+// apis/GROUP/VERSION.
 func groupPath(gv schema.GroupVersion) []string {
 	if gv.Group == "" {
 		return []string{"api", gv.Version}
@@ -79,13 +85,14 @@ type Options struct {
 
 // Client sends requests to one API server. Unlike the dynamic client it reports whether an
 // apply created the object, and unlike the client of controller-runtime it sends no requests
-// for discovery.
+// for discovery. It may be used by several goroutines. An error of the API server is returned
+// as it is, so that the functions of apierrors recognize it.
 type Client struct {
 	rest    *rest.RESTClient
 	options Options
 }
 
-// NewClient returns a client for the API server of config.
+// NewClient returns a client, with its own connections, for the API server of config.
 func NewClient(config *rest.Config, o Options) (Client, error) {
 	h, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -94,7 +101,7 @@ func NewClient(config *rest.Config, o Options) (Client, error) {
 	return NewClientFor(config, h, o)
 }
 
-// NewClientFor returns a client that uses the connections of h.
+// NewClientFor returns a client that uses the connections of h. It does not change config.
 func NewClientFor(config *rest.Config, h *http.Client, o Options) (Client, error) {
 	config = rest.CopyConfig(config)
 	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
@@ -110,14 +117,16 @@ func NewClientFor(config *rest.Config, h *http.Client, o Options) (Client, error
 	return Client{c, o}, nil
 }
 
-// As returns a client that writes as another field manager.
+// As returns a client that writes as another field manager, with the same connections. c is
+// not changed.
 func (c Client) As(manager string) Client {
 	c.options.FieldManager = manager
 	return c
 }
 
-// Apply applies a manifest. created reports whether the object was created. With force it takes
-// fields that others own; with dryRun it changes nothing in the cluster.
+// Apply applies a manifest to o by server-side apply, and returns the object after that. created
+// reports whether the object was created. With force it takes fields that other managers own;
+// without force such a field is a conflict. With dryRun nothing changes in the cluster.
 func (c Client) Apply(
 	ctx context.Context, o Object, manifest any, force, dryRun bool,
 ) (applied *unstructured.Unstructured, created bool, err error) {
@@ -137,8 +146,9 @@ func (c Client) Apply(
 	return c.do(ctx, verb, request.AbsPath(o.path()...).Body(body))
 }
 
-// ApplyAll applies objects of kinds that every cluster has, in order, and takes fields that
-// others own. It stops at the first error.
+// ApplyAll applies objects in order, each with force: it takes fields that other managers own.
+// Their kinds must be served already, and their resources be as Guessed says. It stops at the first
+// error, which names the object; the objects before it stay applied.
 func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		at := Guessed(o)
@@ -149,7 +159,8 @@ func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructur
 	return nil
 }
 
-// Create creates an object. It fails if the object exists.
+// Create creates an object from a manifest, which has the name, and returns the object. It fails
+// with AlreadyExists if the object exists.
 func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
@@ -161,8 +172,9 @@ func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructur
 	return created, err
 }
 
-// Replace replaces an object by a manifest. It fails with a conflict if the manifest has
-// another resourceVersion than the object.
+// Replace replaces an object by a manifest, and returns it. It fails with a conflict if the
+// manifest has another resourceVersion than the object. A manifest without a resourceVersion
+// replaces any.
 func (c Client) Replace(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
@@ -173,18 +185,20 @@ func (c Client) Replace(ctx context.Context, o Object, manifest any) (*unstructu
 	return replaced, err
 }
 
-// TryCreate returns what creating a manifest would give, and changes nothing.
+// TryCreate returns, by dry run, what creating a manifest would give. The object has the name in
+// the manifest; o.Name is ignored.
 func (c Client) TryCreate(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	o.Name = ""
 	return c.try(ctx, c.rest.Post(), o, manifest)
 }
 
-// TryReplace returns what an object would become if a manifest replaced it, and changes
-// nothing.
+// TryReplace returns, by dry run, what an object would become if a manifest replaced it.
 func (c Client) TryReplace(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	return c.try(ctx, c.rest.Put(), o, manifest)
 }
 
+// try sends a manifest as a dry run, for TryCreate and TryReplace, and returns the object that the
+// API server would store.
 func (c Client) try(ctx context.Context, request *rest.Request, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
@@ -195,8 +209,8 @@ func (c Client) try(ctx context.Context, request *rest.Request, o Object, manife
 	return would, err
 }
 
-// SetManagers sets the managedFields of an object. It changes nothing else, and fails with a
-// conflict if the object has another resourceVersion.
+// SetManagers sets the managedFields of an object, and returns the object. It changes nothing
+// else, and fails with a conflict if the object has another resourceVersion.
 func (c Client) SetManagers(ctx context.Context, o Object, resourceVersion string, entries []metav1.ManagedFieldsEntry) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
@@ -211,14 +225,15 @@ func (c Client) SetManagers(ctx context.Context, o Object, resourceVersion strin
 	return patched, err
 }
 
-// Get reads an object.
+// Get reads an object. The error is NotFound if there is none.
 func (c Client) Get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	found, _, err := c.do(ctx, "get", c.rest.Get().AbsPath(o.path()...))
 	return found, err
 }
 
-// Mark changes labels and annotations of the object with this UID, and nothing else. The value
-// nil removes a key.
+// Mark changes labels and annotations of the object with this UID, and nothing else, and returns
+// the object. In both maps the value nil removes a key. It fails with a conflict if the object has
+// another UID.
 func (c Client) Mark(ctx context.Context, o Object, uid types.UID, labels, annotations map[string]any) (*unstructured.Unstructured, error) {
 	metadata := map[string]any{"uid": uid}
 	if len(labels) > 0 {
@@ -236,8 +251,8 @@ func (c Client) Mark(ctx context.Context, o Object, uid types.UID, labels, annot
 	return patched, err
 }
 
-// List reads the metadata of all objects of a type in a namespace; "" stands for all
-// namespaces.
+// List reads the metadata of all objects of a type in a namespace, page by page; "" stands for
+// all namespaces. Timeout and Called apply to each page.
 func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
 	const page = "500"
 	var all []metav1.PartialObjectMetadata
@@ -263,7 +278,11 @@ func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, names
 			return json.Unmarshal(body, list)
 		}()
 		if err != nil {
-			return nil, fmt.Errorf("list %s in namespace %s: %w", gvr.GroupResource(), namespace, err)
+			where := "all namespaces"
+			if namespace != "" {
+				where = "namespace " + namespace
+			}
+			return nil, fmt.Errorf("list %s in %s: %w", gvr.GroupResource(), where, err)
 		}
 		all = append(all, list.Items...)
 		if next = list.Continue; next == "" {
@@ -275,9 +294,9 @@ func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, names
 // acceptMetadata requests only the metadata of a list.
 const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// Delete deletes the object if it meets the preconditions. propagation says what happens to its
-// dependents; "" is Background. The answer is the object while finalizers hold it, and else a
-// Status.
+// Delete deletes the object if it meets the preconditions; otherwise it fails with a conflict.
+// propagation says what happens to its dependents; "" is Background. The answer is the object, with
+// a deletion timestamp, while finalizers hold it. Otherwise the answer is a Status.
 func (c Client) Delete(
 	ctx context.Context, o Object, conditions metav1.Preconditions, propagation metav1.DeletionPropagation,
 ) (*unstructured.Unstructured, error) {
@@ -294,13 +313,16 @@ func (c Client) Delete(
 	return answer, err
 }
 
+// do sends a request, after Options.Called with verb, and decodes the answer. The bool reports
+// whether the answer has the status code 201 (Created). An error of the API server is returned as
+// it is.
 func (c Client) do(ctx context.Context, verb string, request *rest.Request) (*unstructured.Unstructured, bool, error) {
 	c.options.Called(verb)
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	var code int
 	result := request.SetHeader("Accept", "application/json").Do(ctx).StatusCode(&code)
-	// Unlike the error of Raw, this one is the API server's own.
+	// Unlike the error of Raw, result.Error is the API server's own.
 	if err := result.Error(); err != nil {
 		return nil, false, err
 	}
@@ -315,6 +337,8 @@ func (c Client) do(ctx context.Context, verb string, request *rest.Request) (*un
 	return answer, code == http.StatusCreated, nil
 }
 
+// bounded returns ctx with the timeout of the client; without a timeout, ctx itself. The caller
+// must call the CancelFunc.
 func (c Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.options.Timeout == 0 {
 		return ctx, func() {}

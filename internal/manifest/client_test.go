@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"orrery.dev/orrery/internal/manifest"
@@ -79,6 +80,20 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// TestListError: the error of a list says which objects could not be listed.
+func TestListError(t *testing.T) {
+	c := newClient(t, manifest.Options{})
+	gone := schema.GroupVersionResource{Group: "gone.example", Version: "v1", Resource: "gadgets"}
+	for namespace, want := range map[string]string{
+		"":     "list gadgets.gone.example in all namespaces: ",
+		"shop": "list gadgets.gone.example in namespace shop: ",
+	} {
+		if _, err := c.List(t.Context(), gone, namespace); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s…", err, want)
+		}
+	}
+}
+
 func definition(group, kind string) string {
 	plural := strings.ToLower(kind) + "s"
 	return fmt.Sprintf(`
@@ -95,7 +110,8 @@ spec:
 `, group, plural, kind)
 }
 
-// TestAwaitServed: once it returns an object of the kind can be applied; a name that is taken is the reason of a failure.
+// TestAwaitServed: after it returns, an object of the kind can be applied. If the name of the
+// kind is taken, the error says so.
 func TestAwaitServed(t *testing.T) {
 	c := newClient(t, manifest.Options{FieldManager: "test"})
 	never := func(error) bool { return false }

@@ -13,19 +13,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// poll is short because the API server is already preparing the kind.
+// poll is the interval at which AwaitServed reads again. It is short because the API server is
+// already preparing the kind.
 const poll = 50 * time.Millisecond
 
-// Definition returns the name of a CustomResourceDefinition as an Object.
+// Definition returns the Object of the CustomResourceDefinition with this name.
 func Definition(name string) Object {
 	return Object{Resource: apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"), Name: name}
 }
 
-// AwaitServed waits until discovery has the kind of a CustomResourceDefinition, which is a
-// moment after the definition is established. A client that maps kinds to resources earlier
-// would remember that the kind is unknown. applied is the definition as an apply returned it,
-// so that it is read again only if it is new. An error of the API server ends the wait unless
-// again returns true for it.
+// AwaitServed waits until discovery has all served versions of a CustomResourceDefinition,
+// which is a moment after the definition is established. A client that maps kinds to resources
+// earlier would remember that the kind is unknown. applied is the definition as an apply
+// returned it, so that it is read again only if it is new. An error of the API server ends the
+// wait unless again returns true for it. If ctx ends, the error wraps its cause and has the
+// last reason.
 func (c Client) AwaitServed(ctx context.Context, applied *unstructured.Unstructured, again func(error) bool) error {
 	name := applied.GetName()
 	why, err := c.unserved(ctx, applied)
@@ -39,7 +41,7 @@ func (c Client) AwaitServed(ctx context.Context, applied *unstructured.Unstructu
 			reason, err = c.unserved(ctx, o)
 		}
 		switch {
-		case ctx.Err() != nil: // the earlier reason says more
+		case ctx.Err() != nil: // the error below has the earlier reason, which says more
 		case err == nil && reason == "":
 			return nil
 		case err == nil:
@@ -57,7 +59,8 @@ func (c Client) AwaitServed(ctx context.Context, applied *unstructured.Unstructu
 	}
 }
 
-// unserved returns why a kind is not served yet; "" if it is served.
+// unserved returns why the kind of a CustomResourceDefinition (o) is not served yet; "" if
+// discovery has the kind in all versions that the definition serves.
 func (c Client) unserved(ctx context.Context, o *unstructured.Unstructured) (why string, err error) {
 	var d apiextensionsv1.CustomResourceDefinition
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
@@ -91,7 +94,8 @@ func (c Client) unserved(ctx context.Context, o *unstructured.Unstructured) (why
 	return "", nil
 }
 
-// serves reports whether discovery has a resource.
+// serves reports whether discovery has a resource in an API version. It is false, without an error,
+// if the API version does not exist.
 func (c Client) serves(ctx context.Context, gv schema.GroupVersion, resource string) (bool, error) {
 	answer, _, err := c.do(ctx, "get", c.rest.Get().AbsPath(groupPath(gv)...))
 	if apierrors.IsNotFound(err) {

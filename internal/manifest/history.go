@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Past is one event of an object's history.
+// Past is one event in the history of an object: what happened, and the object after that.
 type Past struct {
 	Type   watch.EventType
 	Object *unstructured.Unstructured
@@ -23,8 +23,10 @@ type Past struct {
 // historyLasts is the time, in seconds, for which an API server sends the history of an object.
 const historyLasts = "2"
 
-// History returns the events of an object after a resourceVersion of its API server. known is
-// false, without an error, if the server's history does not reach back that far.
+// History returns the events of an object since a resourceVersion of its API server, the oldest
+// first. It takes as long as the API server sends them, about two seconds. known is false, without
+// an error, if the server's history does not reach back to since, or the server has not reached
+// since yet.
 func (c Client) History(ctx context.Context, o Object, since string) (past []Past, known bool, err error) {
 	c.options.Called("watch")
 	ctx, cancel := c.bounded(ctx)
@@ -74,8 +76,8 @@ func (c Client) History(ctx context.Context, o Object, since string) (past []Pas
 	}
 }
 
-// forgotten reports whether an error says that a resourceVersion is too old, or belongs to
-// another history.
+// forgotten reports whether an API server refused a watch because the resourceVersion is too old,
+// or larger than any that the server has given. It is false for nil.
 func forgotten(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsGone(err) || apierrors.IsResourceExpired(err) ||

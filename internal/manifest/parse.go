@@ -20,14 +20,17 @@ import (
 
 // Limits for the content of a manifest.
 const (
+	// maxDocuments is the maximum number of documents in a manifest.
 	maxDocuments = 5000
-	// maxDocument is more bytes than an API server accepts.
+	// maxDocument is the maximum size of a document in bytes. It is more than an API server accepts.
 	maxDocument = 3 << 20
 )
 
-// Parse reads the documents of a manifest. The author of the manifest is not trusted: a
-// document that is not an object with a name is refused, and the error has its number. toJSON
-// converts YAML.
+// Parse returns the objects of a manifest in YAML or JSON. Empty documents are left out, and lists
+// give their items. The status and the metadata that only an API server sets are removed. The
+// author of the manifest is not trusted: a document that is not an object with a name is refused.
+// The error has the number of the document, counted from 1. toJSON converts one YAML document to
+// JSON.
 func Parse(content []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
@@ -50,7 +53,8 @@ func Parse(content []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured
 	}
 }
 
-// parseDocument reads one document, which may be empty, an object, or a list of objects.
+// parseDocument returns the objects of one document: one object, the items of a list, or nil for an
+// empty document.
 func parseDocument(document []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured.Unstructured, error) {
 	if len(document) > maxDocument {
 		return nil, fmt.Errorf("it has %d bytes, and at most %d are read", len(document), maxDocument)
@@ -87,8 +91,8 @@ func parseDocument(document []byte, toJSON func([]byte) ([]byte, error)) ([]*uns
 	return []*unstructured.Unstructured{o}, checkObject(o)
 }
 
-// checkObject refuses an object that cannot be applied, and removes the fields that only an API
-// server sets.
+// checkObject returns an error for an object without apiVersion, kind or name, which cannot be
+// applied. It removes, in place, the status and the metadata that only an API server sets.
 func checkObject(o *unstructured.Unstructured) error {
 	switch {
 	case o.GetAPIVersion() == "" || o.GetKind() == "":
@@ -99,14 +103,16 @@ func checkObject(o *unstructured.Unstructured) error {
 		return fmt.Errorf("%s has no metadata.name", o.GetKind())
 	}
 	// The object may once have been read from an API server, which set these fields.
-	for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
+	for _, field := range []string{
+		"resourceVersion", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink",
+	} {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
 	delete(o.Object, "status")
 	return nil
 }
 
-// beginning returns the first line of a document, shortened.
+// beginning returns at most 60 bytes of the first line of a document, for errors.
 func beginning(document []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(document)), "\n")
 	const most = 60

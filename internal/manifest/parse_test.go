@@ -71,12 +71,14 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseOfServer: what an API server added to an object that was read from it is not applied to another.
+// TestParseOfServer: Parse removes the fields that an API server has set in an object.
 func TestParseOfServer(t *testing.T) {
 	found, err := Parse([]byte(`
 apiVersion: v1
 kind: ConfigMap
-metadata: {name: a, uid: b, resourceVersion: "1", creationTimestamp: null, generation: 3, managedFields: [], labels: {c: d}}
+metadata:
+  {name: a, uid: b, resourceVersion: "1", creationTimestamp: null, generation: 3, managedFields: [], labels: {c: d},
+  selfLink: /a, deletionTimestamp: "2026-01-02T03:04:05Z", deletionGracePeriodSeconds: 30}
 status: {}
 data: {number: "1"}
 `), yaml.YAMLToJSON)

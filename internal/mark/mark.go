@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Source is what a copy was rendered from, and the join of its cluster.
+// Source is the content of the mark work.orrery.dev/source on a copy: the state of the hub from
+// which the copy was rendered, and the cluster for which.
 type Source struct {
 	// Template is the UID of the template, and Generation its generation; 0 for kinds without
 	// generations.
@@ -28,13 +29,13 @@ type Source struct {
 	Version uint64
 	// Placement is the generation of the binding; 0 if it is not known.
 	Placement int64
-	// Cluster is the UID of the Cluster object. It is empty on an object that was left in a
-	// cluster that stays joined.
+	// Cluster is the UID of the Cluster object, which differs for each join. It is empty on an object
+	// that became an orphan in a cluster that stays joined.
 	Cluster types.UID
 }
 
-// Newer reports whether a copy was rendered from a state that this hub, at the version of
-// other, does not have yet: then the hub was restored from a backup since.
+// Newer reports whether s, the source of a copy, names a later state than other, the present state
+// of the hub. Then the hub was restored from a backup since. It is false if the templates differ.
 func (s Source) Newer(other Source) bool {
 	switch {
 	case s.Template != other.Template:
@@ -55,29 +56,37 @@ const KeySize = 32
 
 // The Secret of the hub that holds its Key, in the namespace of the clusters' credentials.
 const (
+	// KeySecret is the name of the Secret of the hub that holds its Key, in the namespace of the
+	// clusters' credentials.
 	KeySecret = "hub-marks"
-	KeyField  = "key"
+	// KeyField is the key in the data of that Secret.
+	KeyField = "key"
 )
 
+// errForged is the error of Verify for a mark that was signed with another key.
 var errForged = errors.New("the mark was not made by this hub")
 
-// macLength is the number of characters of five bits: 100 bits.
+// macLength is the number of characters of a MAC in a mark. Each has five bits, so a MAC has 100
+// bits.
 const macLength = 20
 
-// Sign returns the value of work.orrery.dev/source:
-// TEMPLATE-UID.GENERATION.EPOCH:VERSION:PLACEMENT.CLUSTER-UID.MAC.
+// Sign returns s as the signed value of the annotation work.orrery.dev/source:
+// TEMPLATE-UID.GENERATION.EPOCH:VERSION:PLACEMENT.CLUSTER-UID.MAC. MAC covers all that is before
+// it.
 func (k Key) Sign(s Source) string {
 	text := fmt.Sprintf("%s.%d.%d:%d:%d.%s", s.Template, s.Generation, s.Epoch, s.Version, s.Placement, s.Cluster)
 	return text + "." + k.mac(text)
 }
 
+// mac returns the first macLength characters of an HMAC of text, in base32 and lower case.
 func (k Key) mac(text string) string {
 	h := hmac.New(sha256.New, k)
 	_, _ = h.Write([]byte(text)) // a hash accepts every write
 	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil)))[:macLength]
 }
 
-// Verify reads a mark, and fails if Sign did not make it with the same key.
+// Verify returns the source in a value of work.orrery.dev/source. It returns an error if the value
+// is malformed or was not signed with this key.
 func (k Key) Verify(value string) (Source, error) {
 	s, err := Parse(value)
 	if err != nil {
@@ -90,7 +99,8 @@ func (k Key) Verify(value string) (Source, error) {
 	return s, nil
 }
 
-// Parse reads a mark without verifying who made it.
+// Parse returns the source in a value of work.orrery.dev/source, without verifying who signed it.
+// Placement is 0 in values of an earlier version, which had none. A malformed value is an error.
 func Parse(value string) (Source, error) {
 	malformed := func(what string) (Source, error) {
 		return Source{}, fmt.Errorf("read the source of a copy: %s in %q", what, value)
@@ -129,7 +139,9 @@ func Parse(value string) (Source, error) {
 	}, nil
 }
 
-// Orphan is the mark that stays on an object which became an orphan.
+// Orphan is the content of the mark work.orrery.dev/orphan, which stays on an object that lost its
+// other marks: the hub no longer manages the object, but recognizes it when the cluster joins
+// again.
 type Orphan struct {
 	Hub      string    // the ID of the hub
 	Template types.UID // empty on a namespace that the hub created
@@ -148,7 +160,8 @@ func (o Orphan) String() string {
 	return value
 }
 
-// ParseOrphan reads a value of work.orrery.dev/orphan; false if it is invalid.
+// ParseOrphan returns the content of a value of work.orrery.dev/orphan; false if the value is
+// malformed. It does not verify the signature of Source, so callers must do that.
 func ParseOrphan(value string) (Orphan, bool) {
 	parts := strings.Split(value, "/")
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" {

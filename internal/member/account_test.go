@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,9 +26,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
+	rbacv1client "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/testenv"
@@ -35,12 +39,12 @@ import (
 
 const credentialsExpiring = clusterv1alpha1.ConditionCredentialsExpiring
 
-// landlord is a member's API server behind a recorder, and an administrator of it.
+// landlord is a member's API server behind a recorder, with an administrator's client.
 type landlord struct {
 	*testenv.Recorder
 
 	admin  kubernetes.Interface
-	config *rest.Config // around the recorder
+	config *rest.Config // leads through the recorder
 }
 
 func newLandlord(t *testing.T, config *rest.Config) *landlord {
@@ -60,7 +64,7 @@ func newLandlord(t *testing.T, config *rest.Config) *landlord {
 	return l
 }
 
-// evict removes the hub's account from the cluster, where no garbage collector runs.
+// evict removes the hub's account from the cluster, since no garbage collector runs there.
 func (l *landlord) evict(t *testing.T) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -74,7 +78,7 @@ func (l *landlord) evict(t *testing.T) {
 	}
 }
 
-// written are the writes after a mark that the cluster took.
+// written returns the accepted writes since a mark.
 func (l *landlord) written(after int) []string {
 	var all []string
 	for _, w := range l.Writes(after) {
@@ -85,11 +89,13 @@ func (l *landlord) written(after int) []string {
 	return all
 }
 
-// tap sees the requests of the hub for tokens, which change nothing in the cluster and are not recorded there.
+// tap sees the hub's requests for tokens. They change nothing in the cluster, so the recorder
+// does not record them.
 type tap struct {
 	mu    sync.Mutex
-	asked []int // the codes of the answers
-	// before and after are called around each request, and dialled as a connection is opened; nil: not at all.
+	asked []int // status codes of the answers
+	// before and after are called around each request, and dialled when a connection is opened.
+	// nil: no call.
 	before, after, dialled func()
 }
 
@@ -143,7 +149,8 @@ func (w *tapped) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// user is whom the cluster takes the bearer of a token for.
+// user returns the user name that the cluster has for a token, or the error with which it
+// refuses the token.
 func (l *landlord) user(t *testing.T, token string) (string, error) {
 	t.Helper()
 	config := rest.AnonymousClientConfig(l.config)
@@ -178,7 +185,7 @@ func (f *fleet) lodge(t *testing.T, name string, kubeconfig []byte) *clusterv1al
 	return c
 }
 
-// untilRenewed waits until a Secret has another token, and returns it.
+// untilRenewed waits until a Secret has another token, and returns the Secret.
 func (f *fleet) untilRenewed(t *testing.T, old *corev1.Secret) *corev1.Secret {
 	t.Helper()
 	var s *corev1.Secret
@@ -194,7 +201,8 @@ func TestAccount(t *testing.T) {
 	l := newLandlord(t, testenv.Config(1))
 	c := f.lodge(t, "oak", l.Kubeconfig())
 
-	// The namespace may be there, as may the administrators' binding, which comes last.
+	// The namespace may exist before, and so may the administrators' binding, which is written
+	// last.
 	got := slices.DeleteFunc(l.written(0), func(w string) bool { return w == "create namespaces" })
 	want := []string{"create clusterrolebindings", "create serviceaccounts", "create clusterrolebindings"}
 	if diff := cmp.Diff(want[:max(2, min(len(got), 3))], got); diff != "" {
@@ -219,7 +227,7 @@ func TestAccount(t *testing.T) {
 		t.Error("the cluster has no id")
 	}
 
-	// Joined again it gets another token, and nothing else is made.
+	// A second join stores another token and creates nothing in the cluster.
 	mark := l.Mark()
 	f.lodge(t, "oak", l.Kubeconfig())
 	if got := l.written(mark); len(got) > 0 {
@@ -229,7 +237,7 @@ func TestAccount(t *testing.T) {
 		t.Error("the second join stored no other token")
 	}
 
-	// It leaves with one call, which is the last there.
+	// Leaving takes one call, and it is the last one in the cluster.
 	account, err := l.admin.CoreV1().ServiceAccounts(AccountNamespace).Get(t.Context(), AccountName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -252,14 +260,15 @@ func TestAccount(t *testing.T) {
 	if _, err := l.admin.RbacV1().ClusterRoleBindings().Get(t.Context(), AccountBinding, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the binding is there still (%v)", err)
 	}
-	// The next account has another owner than the one that is left to the garbage collector.
+	// The next account is a new one, not the one that waits for the garbage collector.
 	f.lodge(t, "oak", l.Kubeconfig())
 	if next, err := l.admin.CoreV1().ServiceAccounts(AccountNamespace).Get(t.Context(), AccountName, metav1.GetOptions{}); err != nil || next.UID == account.UID {
 		t.Errorf("the account that was about to be deleted is used (%v)", err)
 	}
 }
 
-// TestUnjoinKilledAfterTheAccount: the hub is killed when it has just given up its last right in the cluster.
+// TestUnjoinKilledAfterTheAccount: the hub is killed right after it has given up its last
+// permission in the cluster.
 func TestUnjoinKilledAfterTheAccount(t *testing.T) {
 	f := runFleet(t, Options{})
 	l := newLandlord(t, testenv.Config(1))
@@ -268,11 +277,11 @@ func TestUnjoinKilledAfterTheAccount(t *testing.T) {
 	l.OnWrite(func(w testenv.Write) {
 		if w.Verb == "delete" && w.Name == AccountBinding {
 			l.OnWrite(nil)
-			l.Fail(testenv.Mute) // it is done, and nobody is told
+			l.Fail(testenv.Mute) // the write is applied, but its answer is lost
 			go func() { f.stop(); close(killed) }()
 		}
 	})
-	// Whoever waits for its workloads to be deleted must not wait for ever.
+	// A caller that waits for the deletion of workloads must not wait for ever.
 	if err := Unjoin(t.Context(), f.hub, "oak", true); err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +333,7 @@ func TestTokenIsRenewed(t *testing.T) {
 	if asked, wrote := tap.codes(), l.written(mark); !slices.Equal(asked, []int{201, 201, 201}) || len(wrote) > 0 {
 		t.Errorf("the cluster was asked for tokens %v, and written to: %v; want three, and nothing", asked, wrote)
 	}
-	// What was open before is open still.
+	// Watches that were opened before continue.
 	created, err := l.admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "renewed-"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +352,8 @@ func TestTokenIsRenewed(t *testing.T) {
 	}
 }
 
-// TestRenewalKilled kills the hub at each step of a renewal. At no moment does the Secret hold a token that the cluster refuses.
+// TestRenewalKilled kills the hub at each step of a renewal. The Secret never holds a token
+// that the cluster refuses.
 func TestRenewalKilled(t *testing.T) {
 	for name, arm := range map[string]func(p *tap, kill func()){
 		"BeforeItIsAsked":      func(p *tap, kill func()) { p.set(kill, nil, nil) },
@@ -362,7 +372,7 @@ func TestRenewalKilled(t *testing.T) {
 			var once sync.Once
 			arm(tap, func() {
 				once.Do(func() {
-					l.Fail(testenv.Cut) // nothing more arrives, in neither direction
+					l.Fail(testenv.Cut) // no data passes, in either direction
 					go func() { f.stop(); close(killed) }()
 				})
 			})
@@ -385,7 +395,7 @@ func TestRenewalKilled(t *testing.T) {
 	}
 }
 
-// follow watches a Secret, and returns what tells all versions that were seen.
+// follow watches a Secret, and returns a function that returns all versions seen so far.
 func (f *fleet) follow(t *testing.T, name string) func() []*corev1.Secret {
 	t.Helper()
 	w, err := f.hub.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(clusterv1alpha1.SecretNamespace))
@@ -411,7 +421,8 @@ func (f *fleet) follow(t *testing.T, name string) func() []*corev1.Secret {
 	}
 }
 
-// TestTokenThatIsNotRenewed: the cluster is away for as long as its token lives, by a clock of the hub that is ahead of the cluster's.
+// TestTokenThatIsNotRenewed: the cluster is unreachable for as long as its token is valid, by a
+// clock of the hub that is ahead of the cluster's.
 func TestTokenThatIsNotRenewed(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(time.Now())
 	f := startFleet(t, losing(Options{Clock: clock}))
@@ -439,7 +450,7 @@ func TestTokenThatIsNotRenewed(t *testing.T) {
 	f.until(t, "oak", credentialsExpiring, metav1.ConditionFalse, clusterv1alpha1.ReasonValid)
 	f.until(t, "oak", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 
-	// Set back to where it was, the clock says nothing about how old the token is.
+	// When the clock is set back, the age of the token is unknown, so the token is renewed.
 	second := f.secret(t, "oak")
 	clock.SetTime(time.Now())
 	f.untilRenewed(t, second)
@@ -458,7 +469,7 @@ func (f *fleet) untilEvent(t *testing.T, cluster, reason string) {
 	})
 }
 
-// TestShortLivedToken: the cluster grants less than the hub asks for.
+// TestShortLivedToken: the cluster issues a token with a shorter life than the hub requested.
 func TestShortLivedToken(t *testing.T) {
 	server := testenv.StartServer(t, "--service-account-max-token-expiration=2h")
 	clock := testclock.NewFakePassiveClock(time.Now())
@@ -472,7 +483,8 @@ func TestShortLivedToken(t *testing.T) {
 	f.untilRenewed(t, first)
 }
 
-// TestOthersSecretIsNotRewritten: only what join made is renewed, and only for as long as nobody has put another token there.
+// TestOthersSecretIsNotRewritten: the hub renews only tokens that join created, and stops when
+// a user stores another token.
 func TestOthersSecretIsNotRewritten(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(time.Now())
 	tap := &tap{}
@@ -480,7 +492,7 @@ func TestOthersSecretIsNotRewritten(t *testing.T) {
 	l := newLandlord(t, testenv.Config(1))
 	l2 := newLandlord(t, testenv.Config(2))
 	f.lodge(t, "oak", l.Kubeconfig())
-	f.joinReady(t, "elm", l2.Kubeconfig()) // as earlier versions did
+	f.joinReady(t, "elm", l2.Kubeconfig()) // without an account, as earlier versions did
 	own, _ := serviceAccount(t, l.admin, "cluster-admin")
 	s := f.secret(t, "oak")
 	s.Data[keyToken] = []byte(own)
@@ -507,20 +519,22 @@ func TestOthersSecretIsNotRewritten(t *testing.T) {
 	}
 }
 
-// TestAccountDeletedByAStranger: the way out is another join.
-func TestAccountDeletedByAStranger(t *testing.T) {
+// TestAccountDeletedByAnotherClient: if another client deletes the account, a new join repairs
+// that.
+func TestAccountDeletedByAnotherClient(t *testing.T) {
 	f := startFleet(t, Options{})
 	l := newLandlord(t, testenv.Config(1))
 	f.lodge(t, "oak", l.Kubeconfig())
 	l.evict(t)
 	c := f.until(t, "oak", joined, metav1.ConditionFalse, clusterv1alpha1.ReasonUnauthorized)
-	if m := meta.FindStatusCondition(c.Status.Conditions, joined).Message; !strings.Contains(m, hubAccount+", which was deleted") || !strings.Contains(m, "orrery cluster join") {
+	if m := meta.FindStatusCondition(c.Status.Conditions, joined).Message; !strings.Contains(m, hubAccount+" was deleted") || !strings.Contains(m, "orrery cluster join") {
 		t.Errorf("the condition does not say why, and the way out: %s", m)
 	}
 	f.lodge(t, "oak", l.Kubeconfig())
 }
 
-// TestLostClusterKeepsTheAccount: what cannot be removed is named.
+// TestLostClusterKeepsTheAccount: an event names an account that cannot be removed because its
+// cluster is lost.
 func TestLostClusterKeepsTheAccount(t *testing.T) {
 	f := startFleet(t, losing(Options{}))
 	l := newLandlord(t, testenv.Config(1))
@@ -534,7 +548,7 @@ func TestLostClusterKeepsTheAccount(t *testing.T) {
 	f.untilEvent(t, "lost", "AccountLeft")
 }
 
-// TestAccountOfTwoHubs: the last hub that leaves removes it.
+// TestAccountOfTwoHubs: the account is removed when the last hub leaves.
 func TestAccountOfTwoHubs(t *testing.T) {
 	l := newLandlord(t, testenv.Config(2))
 	c := connectionTo(t, 2)
@@ -559,12 +573,71 @@ func TestAccountOfTwoHubs(t *testing.T) {
 		return err == nil
 	}
 	for _, step := range []struct {
-		hub  string
-		left bool
-	}{{"stranger", true}, {"a", true}, {"a", true}, {"b", false}, {"b", false}} {
-		if err := a.remove(t.Context(), step.hub, metav1.DeletePropagationBackground); err != nil || exists() != step.left {
+		hub, cluster string
+		left         bool
+	}{{"stranger", "", true}, {"a", "", true}, {"a", "", true}, {"b", "pine", true}, {"b", "oak", false}, {"b", "oak", false}} {
+		if err := a.remove(t.Context(), step.hub, step.cluster, "", metav1.DeletePropagationBackground); err != nil || exists() != step.left {
 			t.Errorf("hub %s left (%v): the binding is there: %v, want %v", step.hub, err, exists(), step.left)
 		}
+	}
+}
+
+// TestAccountOfTwoClusters: of two Clusters for the same cluster, one can leave, and the other
+// keeps the account. The account is removed when the last one leaves.
+func TestAccountOfTwoClusters(t *testing.T) {
+	for name, tc := range map[string]struct {
+		leave []string
+		stays string // "": none
+	}{
+		"RefusedLeaves": {[]string{"alias"}, "oak"},
+		"MemberLeaves":  {[]string{"oak"}, "alias"},
+		"BothLeave":     {[]string{"oak", "alias"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFleet(t, Options{})
+			l, other := newLandlord(t, testenv.Config(1)), newLandlord(t, testenv.Config(1))
+			f.lodge(t, "oak", l.Kubeconfig())
+			// A join that did not see the ID of oak.
+			cluster, secret, err := fromKubeconfig(JoinOptions{Name: "alias", Kubeconfig: other.Kubeconfig()})
+			if err == nil {
+				secret, _, err = openAccount(t.Context(), dialDirectly, hubID(t, f.hub), cluster, secret)
+			}
+			if err == nil {
+				err = store(t.Context(), f.hub, nil, cluster, secret)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.until(t, "alias", joined, metav1.ConditionFalse, clusterv1alpha1.ReasonAlreadyJoined)
+			bindings := l.admin.RbacV1().ClusterRoleBindings()
+			leave := func(names ...string) {
+				t.Helper()
+				for _, name := range names {
+					if err := Unjoin(t.Context(), f.hub, name, false); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, name := range names {
+					f.waitGone(t, name)
+				}
+			}
+			leave(tc.leave...)
+			if tc.stays != "" {
+				binding, err := bindings.Get(t.Context(), AccountBinding, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := binding.Annotations[annotationUsedBy+hubID(t, f.hub)]; got != tc.stays {
+					t.Errorf("the binding is that of %q, want %q", got, tc.stays)
+				}
+				f.afterProbes(t, tc.stays, 3)
+				f.until(t, tc.stays, readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+				leave(tc.stays)
+			}
+			if _, err := bindings.Get(t.Context(), AccountBinding, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("the last Cluster left the binding of the account (%v)", err)
+			}
+		})
 	}
 }
 
@@ -610,7 +683,7 @@ func TestAccountRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = quotas.Delete(context.WithoutCancel(ctx), "none", metav1.DeleteOptions{}) })
-				quota.Status.Hard, quota.Status.Used = none, none // no controller of quotas runs here
+				quota.Status.Hard, quota.Status.Used = none, none // no quota controller runs here
 				if _, err := quotas.UpdateStatus(ctx, quota, metav1.UpdateOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -652,7 +725,8 @@ func TestAccountRefused(t *testing.T) {
 	}
 }
 
-// TestAccountBehindUnverifiedTLS: a token would be sent to whoever answers. Nobody is asked for one.
+// TestAccountBehindUnverifiedTLS: without verification, any server could get the token, so none
+// is requested.
 func TestAccountBehindUnverifiedTLS(t *testing.T) {
 	cluster, secret, err := fromKubeconfig(JoinOptions{Name: "oak", Kubeconfig: testenv.Kubeconfig(2)})
 	if err != nil {
@@ -714,6 +788,125 @@ func TestGrant(t *testing.T) {
 			}
 			if got := granted(map[string][]byte{keyToken: []byte("t"), keyGrant: raw}); got != nil {
 				t.Errorf("it counts as a token of the hub's account: %+v", got.grant)
+			}
+		})
+	}
+}
+
+// brokenBindings are ClusterRoleBindings of a cluster whose API server answers each read with the
+// error fails.
+type brokenBindings struct {
+	rbacv1client.ClusterRoleBindingInterface
+
+	fails error
+}
+
+func (b brokenBindings) Get(context.Context, string, metav1.GetOptions) (*rbacv1.ClusterRoleBinding, error) {
+	return nil, b.fails
+}
+
+// TestErrorOfAnAccountThatStays: if the hub's account cannot be removed from a cluster that leaves,
+// the error is that of the cluster, and not that the time is over.
+func TestErrorOfAnAccountThatStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ fails, want error }{
+			{errors.New("no leader"), errors.New("get ClusterRoleBinding orrery:hub: no leader")},
+			{apierrors.NewForbidden(schema.GroupResource{}, AccountBinding, nil), nil},
+			{apierrors.NewNotFound(schema.GroupResource{}, AccountBinding), nil},
+		} {
+			a := &accounts{bindings: brokenBindings{fails: c.fails}}
+			if err := a.removeAtLeaving(t.Context(), "hub", ""); fmt.Sprint(err) != fmt.Sprint(c.want) {
+				t.Errorf("after %v: %v, want %v", c.fails, err, c.want)
+			}
+		}
+	})
+}
+
+// TestFailedJoinLeavesNoAccount: if the hub does not store the Cluster of a join, the join removes
+// the hub's administrator account from the cluster again.
+func TestFailedJoinLeavesNoAccount(t *testing.T) {
+	l := newLandlord(t, testenv.Config(2))
+	l.evict(t)
+	full := errors.New("etcdserver: mvcc: database space exceeded")
+	hub := interceptor.NewClient(newHub(t), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if _, ok := o.(*clusterv1alpha1.Cluster); ok {
+				return full
+			}
+			return c.Create(ctx, o, options...)
+		},
+	})
+	if _, err := Join(t.Context(), hub, JoinOptions{Name: "full", Kubeconfig: l.Kubeconfig(), Account: true}); !errors.Is(err, full) {
+		t.Fatalf("join: %v, want %v", err, full)
+	}
+	if _, err := l.admin.RbacV1().ClusterRoleBindings().Get(t.Context(), AccountBinding, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the failed join left the binding of the account (%v)", err)
+	}
+}
+
+// TestSettleAccount: after a join that failed, the hub's account is removed from the cluster unless
+// this or another join may have given the hub a token of it.
+func TestSettleAccount(t *testing.T) {
+	failed := errors.New("no route to the hub")
+	notConfirmed := refuse(ReasonNotConfirmed, "the hub did not try the new credentials")
+	unreadable := errors.New("the hub does not answer")
+	inUse := map[string][]byte{}
+	if err := newCredential("secret", time.Now(), 3600).write(inUse); err != nil {
+		t.Fatal(err)
+	}
+	onTrial, err := json.Marshal(candidate{Cluster: "oak", Data: inUse})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := json.Marshal(candidate{Cluster: "oak", Data: map[string][]byte{keyToken: []byte("x")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		err    error
+		stored map[string][]byte // nil: there is no Secret
+		read   error
+		undone bool
+		says   bool // that the account stays, and the way out
+	}{
+		"NothingStored":      {err: failed, undone: true},
+		"PersonsCredentials": {err: failed, stored: map[string][]byte{keyToken: []byte("x"), keyNext: others}, undone: true},
+		"InUse":              {err: failed, stored: inUse},
+		"OnTrial":            {err: notConfirmed, stored: map[string][]byte{keyNext: onTrial}},
+		"Withdrawn":          {err: notConfirmed, stored: map[string][]byte{keyToken: []byte("x")}, undone: true},
+		"Refused":            {err: refuse(clusterv1alpha1.ReasonForbidden, "no"), stored: map[string][]byte{keyNext: onTrial}, undone: true},
+		"RefusedAnotherUses": {err: refuse(clusterv1alpha1.ReasonForbidden, "no"), stored: inUse},
+		"AnotherJoin":        {err: apierrors.NewAlreadyExists(schema.GroupResource{Resource: "clusters"}, "oak"), says: true},
+		"Unreadable":         {err: failed, read: unreadable, says: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: "oak"}
+			builder := fake.NewClientBuilder()
+			if c.stored != nil {
+				builder.WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: c.stored})
+			}
+			hub := interceptor.NewClient(builder.Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+					if c.read != nil {
+						return c.read
+					}
+					return w.Get(ctx, key, o, options...)
+				},
+			})
+			undone, stays := false, errors.New("the account stays")
+			undo := func() error { undone = true; return stays }
+			err := settleAccount(t.Context(), hub, key, undo, c.err)
+			if !errors.Is(err, c.err) || undone != c.undone || errors.Is(err, stays) != c.undone {
+				t.Errorf("undone: %v, want %v; error: %v", undone, c.undone, err)
+			}
+			if c.read != nil && !errors.Is(err, c.read) {
+				t.Errorf("the error %q does not say what was not read", err)
+			}
+			if says := strings.Contains(err.Error(), accountLeft); says != c.says {
+				t.Errorf("the error %q says that the account stays: %v, want %v", err, says, c.says)
+			}
+			if err := settleAccount(t.Context(), hub, key, nil, c.err); !errors.Is(err, c.err) || strings.Contains(err.Error(), accountLeft) {
+				t.Errorf("without an account of this join: %v", err)
 			}
 		})
 	}

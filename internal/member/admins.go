@@ -17,26 +17,31 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// Label of the objects that Orrery creates in a member, besides placed ones.
+// Label of the objects that Orrery creates in a member for itself, such as its ServiceAccount.
+// Copies of users' objects have other labels.
 const (
 	managedByLabel = "app.kubernetes.io/managed-by"
 	managedByUs    = "orrery"
 )
 
-// admins is the result of binding the hub's administrators in a cluster.
+// admins is the result of the attempt to give the hub's administrators all rights in a cluster.
+// Values can be compared with ==.
 type admins struct {
-	asked   bool
-	problem string // why they have no rights
+	asked   bool   // there was an attempt
+	problem string // why the administrators have no rights; "": they have them, or asked is false
 }
 
-// welcomesAdmins reports whether the hub may bind its administrators in the cluster, where they
-// act in their own name.
+// welcomesAdmins reports whether the hub gives its administrators all rights in the cluster. It
+// is false if the agent of the cluster has a profile that limits the hub's rights.
 func welcomesAdmins(spec *clusterv1alpha1.ClusterSpec) bool {
 	return spec.Profile() == clusterv1alpha1.AgentProfileAll
 }
 
-// welcomeAdmins binds the hub's administrators in a member, once for each connection. So a
-// cluster that joined earlier gets the binding, too, and one that lost it gets it again.
+// welcomeAdmins gives the hub's administrators all rights in a member, with bindAdmins. It does
+// that once for each connection, so a new connection restores a lost binding. After a failure it
+// tries again when DiscoveryInterval has passed. It does nothing in a cluster that has not joined,
+// is leaving, or whose agent has a profile that limits the hub's rights. It stores the result, also
+// a failure, in c.admins and found.admins. Only the goroutine of the probes may call it.
 func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *connection, found *contact) {
 	again := c.admins.problem != "" && time.Since(c.adminsTried) > m.registry.options.DiscoveryInterval
 	if found.id != "" && c.welcomes && m.isMember(found.id) && (!c.admins.asked || again) {
@@ -48,15 +53,17 @@ func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *con
 	found.admins = c.admins
 }
 
-// isMember reports whether the cluster with this ID has joined and is not being deleted.
+// isMember reports whether the cluster with this ID (the UID of its namespace kube-system) is the
+// one that has joined as m, and the Cluster is not being deleted.
 func (m *Member) isMember(id string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return (m.accepted == id || m.cluster.Status.ID == id) && m.cluster.DeletionTimestamp.IsZero()
 }
 
-// bindAdmins creates the binding of the hub's administrators. An existing one is not changed,
-// since the cluster's own administrators may have removed its subjects.
+// bindAdmins creates the ClusterRoleBinding that gives the group of the hub's administrators
+// cluster-admin in the cluster. An existing binding is not changed, since the cluster's own
+// administrators may have removed its subjects. patience limits each request.
 func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
 	bindings, err := roleBindings(rt, c, patience)
 	if err != nil {
@@ -75,8 +82,8 @@ func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection, patien
 	return nil
 }
 
-// roleBindings returns a client for the cluster's ClusterRoleBindings, which waits up to patience
-// for each answer.
+// roleBindings returns a client for the ClusterRoleBindings of a cluster. It sends requests to the
+// address of c through rt, and waits up to patience for each answer.
 func roleBindings(rt http.RoundTripper, c *connection, patience time.Duration) (rbacv1client.ClusterRoleBindingInterface, error) {
 	rbac, err := rbacv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: rt, Timeout: patience})
 	if err != nil {
@@ -85,8 +92,10 @@ func roleBindings(rt http.RoundTripper, c *connection, patience time.Duration) (
 	return rbac.ClusterRoleBindings(), nil
 }
 
-// dismissAdmins deletes the binding of the hub's administrators from a cluster that leaves. A
-// failure is only logged, so that it does not delay the departure.
+// dismissAdmins deletes the ClusterRoleBinding of the hub's administrators from a cluster that
+// leaves, if the binding has the label of Orrery. It is a phase of Options.Departures. A failed
+// request is only logged, so that it does not delay the departure. The error is that of creating
+// the client.
 func dismissAdmins(ctx context.Context, m *Member) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

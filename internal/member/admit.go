@@ -10,6 +10,10 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
+// join is the reconcile step that writes the condition Joined of the Cluster o. It admits the
+// cluster that answers at the address of o, and writes the ID and version of that cluster into the
+// status of o. It waits until the probes have tried to give the hub's administrators all rights in
+// the cluster. If that failed, the condition is True, and its message is the problem.
 func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	m, found, err := c.member(o)
 	if err != nil {
@@ -31,7 +35,8 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	return nil
 }
 
-// decide admits the cluster that answers, or returns why it must not be used.
+// decide calls admit for the cluster that the probes found, and returns its result. It stores in m
+// whether the cluster was admitted. It notifies the subscribers if Reachable or Lost of m changed.
 func (c *clusters) decide(o *clusterv1alpha1.Cluster, m *Member, found contact) error {
 	// The lock prevents two Clusters for one cluster from both being admitted. It is released
 	// before subscribers are notified, so that they do not delay others.
@@ -49,7 +54,9 @@ func (c *clusters) decide(o *clusterv1alpha1.Cluster, m *Member, found contact) 
 	return err
 }
 
-// admit returns why the cluster that answers must not be used; nil: it is admitted.
+// admit decides whether the cluster that answers at the address of o may be the member o. found is
+// the result of the probes. nil means yes. Otherwise admit returns an outcome of package reconciler
+// (Stalled, Waiting or Unknown), which becomes a condition of o. The caller holds c.admission.
 func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	switch {
 	case found.proxied:
@@ -60,7 +67,7 @@ func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	case len(found.missing) > 0:
 		return reconciler.Waiting(clusterv1alpha1.ReasonForbidden, 0, "%s", forbidden(&o.Spec, found.missing))
 	case found.id == "":
-		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForReachable, 0, "the cluster is being asked who it is")
+		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForReachable, 0, "the hub is reading the identity of the cluster")
 	case found.id == c.registry.options.HubID:
 		return reconciler.Stalled(clusterv1alpha1.ReasonIsHub, "spec.apiEndpoint %s is the hub itself", Redacted(o.Spec.APIEndpoint))
 	case o.Status.ID != "" && o.Status.ID != found.id:
@@ -77,13 +84,13 @@ func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	return nil
 }
 
-// precedes reports whether the member is the cluster with that ID and takes precedence over o:
-// the member is joined and o is not, or it is older.
+// precedes reports whether m is a second Cluster for the same cluster as o, and m is the one to
+// keep. id is the ID of the cluster that answers for o. If only one of the two Clusters has joined,
+// that Cluster is kept; else the older one. It is false if m is another cluster.
 func (m *Member) precedes(o *clusterv1alpha1.Cluster, id string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	mine := cmp.Or(m.cluster.Status.ID, m.accepted, m.contact.id)
-	if mine != id {
+	if m.identity() != id {
 		return false
 	}
 	joined := m.accepted != "" || m.cluster.Status.ID != ""
@@ -95,4 +102,10 @@ func (m *Member) precedes(o *clusterv1alpha1.Cluster, id string) bool {
 		return created.Before(&other)
 	}
 	return m.cluster.UID < o.UID
+}
+
+// identity returns the ID of the cluster that m is, or that answers for m if it has not joined. It
+// is "" if neither is known. The caller holds m.mu.
+func (m *Member) identity() string {
+	return cmp.Or(m.cluster.Status.ID, m.accepted, m.contact.id)
 }

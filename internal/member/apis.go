@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// API is one resource type that a cluster serves.
+// API is one resource type that a cluster serves in one version.
 type API struct {
 	GroupVersionKind schema.GroupVersionKind
 	// Resource is the plural name, Singular the singular one.
@@ -26,29 +26,31 @@ type API struct {
 	Subresources []string
 	// Preferred is true in the version of the resource that the cluster prefers.
 	Preferred bool
-	// Stale is true while the cluster cannot tell whether it still serves the type. The rest is
+	// Stale is true while it is unknown whether the cluster still serves the type. The rest is
 	// then the last known state.
 	Stale bool
-	// Within are the only namespaces in which the hub may read the type; nil: all.
+	// Within are the only namespaces, sorted, in which the hub may read objects of the type. nil
+	// means all namespaces, and an empty slice means none.
 	Within []string
 }
 
-// GroupVersionResource returns that of the API.
+// GroupVersionResource returns the group, version and plural name of the type.
 func (a API) GroupVersionResource() schema.GroupVersionResource {
 	return a.GroupVersionKind.GroupVersion().WithResource(a.Resource)
 }
 
-// Readable reports whether the hub may read objects of the type in any namespace.
+// Readable reports whether the hub may read objects of the type in at least one namespace.
 func (a API) Readable() bool { return a.Within == nil || len(a.Within) > 0 }
 
-// HoldsCopies reports whether the cluster can have copies of the type: the hub creates a copy
-// only after it has listed and watched the type there. The verb delete does not matter, since the
-// hub does not need it to create a copy.
+// HoldsCopies reports whether the cluster can have copies of the type, which are the objects that
+// Orrery creates from templates. The verbs list and watch decide, because the hub creates a copy
+// only after it has listed and watched the type there. The verb delete does not matter.
 func (a API) HoldsCopies() bool {
 	return slices.Contains(a.Verbs, "list") && slices.Contains(a.Verbs, "watch")
 }
 
-// APIs is a snapshot of the types that a cluster serves. The zero value is unknown.
+// APIs is a snapshot of the types that a cluster serves, as far as they are known. It does not
+// change, so several goroutines may use it. In the zero value, everything is unknown.
 type APIs struct {
 	all         []API
 	kinds       map[schema.GroupVersionKind]int
@@ -60,8 +62,9 @@ type APIs struct {
 	failure     string                // why the whole list may be incomplete; "": it is complete
 }
 
-// newAPIs returns a snapshot. stale are the versions that do not answer. failure is why the whole
-// list may be incomplete; "": it is complete.
+// newAPIs returns a snapshot of a cluster's types. It keeps and sorts all, the verbs in it, and
+// stale, so the caller must not use these slices any more. stale are the group versions that do not
+// answer. failure is why the list as a whole may be incomplete; "": it is complete.
 func newAPIs(all []API, stale []schema.GroupVersion, failure string) *APIs {
 	slices.SortFunc(all, func(a, b API) int {
 		return cmp.Or(
@@ -93,23 +96,32 @@ func newAPIs(all []API, stale []schema.GroupVersion, failure string) *APIs {
 	return a
 }
 
-// incomplete returns the same list, marked as possibly incomplete.
+// incomplete returns a copy of the list that is marked as possibly incomplete. cause is the reason,
+// for messages. The copy counts as read, even if a was not.
 func (a *APIs) incomplete(cause string) *APIs {
 	return newAPIs(slices.Clone(a.all), slices.Clone(a.stale), cause)
 }
 
-// Kind returns the type of a kind, and whether the cluster serves it.
+// Kind returns the served type of a kind, and whether the cluster serves it: Present, Absent or
+// Unknown. With Unknown, the API is the last known one and is marked Stale, or empty if no earlier
+// one is known. With Absent, the API is empty. If several resources have the kind, Kind returns the
+// first by name.
 func (a *APIs) Kind(gvk schema.GroupVersionKind) (API, presence.Presence) {
 	i, ok := a.kinds[gvk]
 	return a.at(i, ok, gvk.Group)
 }
 
-// Resource returns the type of a resource, and whether the cluster serves it.
+// Resource returns the served type of a resource, and whether the cluster serves it: Present,
+// Absent or Unknown. With Unknown, the API is the last known one and is marked Stale, or empty if
+// no earlier one is known. With Absent, the API is empty.
 func (a *APIs) Resource(gvr schema.GroupVersionResource) (API, presence.Presence) {
 	i, ok := a.resources[gvr]
 	return a.at(i, ok, gvr.Group)
 }
 
+// at returns the type with index i in the list, and whether the cluster serves it. ok means that
+// the list has such a type. Without it, the result is Absent if every type of the group is known,
+// else Unknown.
 func (a *APIs) at(i int, ok bool, group string) (API, presence.Presence) {
 	switch {
 	case ok && a.all[i].Stale:
@@ -123,25 +135,30 @@ func (a *APIs) at(i int, ok bool, group string) (API, presence.Presence) {
 	}
 }
 
-// All returns all types, sorted by group, version and resource. The slice is shared: do not
-// change it.
+// All returns all known types of the cluster, sorted by group, version and resource. The slice is
+// shared: do not change it.
 func (a *APIs) All() []API { return a.all }
 
-// Hash returns a hash of the types, their scopes and verbs. It does not depend on staleness.
+// Hash returns a hash of the cluster's types with their scopes and verbs, as 16 hexadecimal digits.
+// It does not depend on whether the versions answer at present. It is "" if the list was never
+// read.
 func (a *APIs) Hash() string { return a.hash }
 
-// Complete reports whether all APIs of the cluster, including aggregated ones, are known.
+// Complete reports whether every type of the cluster is known, also those of aggregated API
+// servers. It is false if the list was never read.
 func (a *APIs) Complete() bool { return a.known && a.failure == "" && len(a.stale) == 0 }
 
-// CompleteIn reports whether every type of a group is known: types that are not listed are not
-// served. Other groups do not matter.
+// CompleteIn reports whether every type of the API group is known, so that the cluster does not
+// serve other types of this group. It is false if the list was never read.
 func (a *APIs) CompleteIn(group string) bool {
 	return a.known && a.failure == "" && !slices.ContainsFunc(a.stale, func(gv schema.GroupVersion) bool { return gv.Group == group })
 }
 
-// Unsure returns the names of versions that do not answer and may serve a type that satisfies the
-// predicate: versions that served such a type when they last answered, and versions without known
-// types. It is empty if every such type is known.
+// Unsure returns why the cluster may serve a type that satisfies the predicate of and is not
+// reliably known. The text has group versions that do not answer, joined by ", ": those that served
+// such a type when they last answered, and those without known types. If the whole list may be
+// incomplete or was not read, the text is that reason, for any predicate. "" means that every such
+// type is known.
 func (a *APIs) Unsure(of func(API) bool) string {
 	if !a.known || a.failure != "" {
 		return cmp.Or(a.unanswered(), "its API list was not read yet")
@@ -161,8 +178,8 @@ func (a *APIs) Unsure(of func(API) bool) string {
 	return strings.Join(names, ", ")
 }
 
-// Silent returns a message with the versions of a group that do not answer; "": all answer, or
-// that is unknown.
+// Silent returns a message with the versions of the API group that do not answer. It is "" if all
+// answer, and also if the API list was never read.
 func (a *APIs) Silent(group string) string {
 	var names []string
 	for _, gv := range a.stale {
@@ -176,7 +193,8 @@ func (a *APIs) Silent(group string) string {
 	return "these do not answer: " + strings.Join(names, ", ")
 }
 
-// unanswered returns the names of the versions that do not answer, and the failure.
+// unanswered returns, for messages, the group versions that do not answer, and why the whole list
+// may be incomplete, joined by ", ". It is "" if all answer and the list is complete.
 func (a *APIs) unanswered() string {
 	names := make([]string, 0, len(a.stale)+1)
 	for _, gv := range a.stale {

@@ -18,11 +18,13 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// annotationBound on the namespace of credentials means that the Secrets of versions without
-// bindings were bound.
+// annotationBound on the namespace of credentials means that bindStored has bound the Secrets that
+// earlier versions of Orrery had stored. To bind is to record in a Secret the Cluster and the
+// address that it is for. Secrets without a binding are refused from then on.
 const annotationBound = "cluster.orrery.dev/secrets-bound"
 
-// problem is why a cluster is not dialled, with the reason of the condition Reachable.
+// problem is an error that prevents a connection to a cluster. reason is that of the condition
+// Reachable, such as SecretNotBound.
 type problem struct {
 	reason string
 	err    error
@@ -34,7 +36,8 @@ func (p *problem) Error() string { return p.err.Error() }
 // Unwrap returns the cause.
 func (p *problem) Unwrap() error { return p.err }
 
-// reasonOf returns the reason of the condition Reachable for an error that prevents dialling.
+// reasonOf returns the reason of the condition Reachable for an error that prevents a connection to
+// a cluster. It is the reason of a *problem in err, else SecretInvalid.
 func reasonOf(err error) string {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p.reason
@@ -42,12 +45,15 @@ func reasonOf(err error) string {
 	return clusterv1alpha1.ReasonSecretInvalid
 }
 
+// notBound returns a *problem with the reason SecretNotBound and the formatted message: a Secret is
+// not marked as belonging to the Cluster and its address.
 func notBound(format string, args ...any) error {
 	return &problem{reason: clusterv1alpha1.ReasonSecretNotBound, err: fmt.Errorf(format, args...)}
 }
 
-// address returns the address of a cluster with all connection settings, for the annotation of
-// its Secrets.
+// address returns the address of a cluster with all connection settings, as words separated by
+// spaces. A Secret with credentials has this text as an annotation, so that the credentials are
+// sent to this address only. A direct and verified cluster has only its URL.
 func address(spec *clusterv1alpha1.ClusterSpec) string {
 	parts := []string{spec.APIEndpoint}
 	if spec.TLSServerName != "" {
@@ -68,16 +74,19 @@ func address(spec *clusterv1alpha1.ClusterSpec) string {
 	return strings.Join(parts, " ")
 }
 
-// byAgent is part of the address of a Cluster that is reached through an agent.
+// byAgent is the word that address adds for a Cluster that is reached through an agent.
 const byAgent = "syncMode=" + string(clusterv1alpha1.Pull)
 
-// boundToAgent reports whether the credentials of a Secret came from an agent.
+// boundToAgent reports whether a Secret with credentials was stored for a Cluster that was reached
+// through an agent, so that the agent sent the credentials. It reads the annotation for the
+// address.
 func boundToAgent(secret *corev1.Secret) bool {
 	return slices.Contains(strings.Fields(secret.Annotations[clusterv1alpha1.AnnotationForAddress]), byAgent)
 }
 
-// bind allows a Secret to be used by a Cluster at its address only. The certificate authority of
-// the server need not be part of that, since it is in the Secret.
+// bind sets the annotations of a Secret with credentials that allow its use by this Cluster at its
+// present address only. It changes only the object in memory. The annotations do not have the
+// certificate authority of the server, which is in the Secret itself.
 func bind(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) {
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}
@@ -86,14 +95,16 @@ func bind(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) {
 	secret.Annotations[clusterv1alpha1.AnnotationForAddress] = address(&cluster.Spec)
 }
 
-// isOthers reports whether a Secret has credentials of another Cluster.
+// isOthers reports whether a Secret with credentials was stored for another Cluster than the one
+// with this name. It is false for a Secret without the annotation for a Cluster.
 func isOthers(secret *corev1.Secret, cluster string) bool {
 	owner := secret.Annotations[clusterv1alpha1.AnnotationForCluster]
 	return owner != "" && owner != cluster
 }
 
-// misplaced returns an error unless a Secret is in the namespace for credentials. Otherwise a
-// user who may write Clusters could have any Secret of the hub sent to an address of the user.
+// misplaced returns an error, of the type *problem, if a reference is to a Secret outside the
+// namespace for credentials. Otherwise a user who may write Clusters could have any Secret of the
+// hub sent to an address of the user.
 func misplaced(ref clusterv1alpha1.SecretReference) error {
 	if ref.Namespace == clusterv1alpha1.SecretNamespace {
 		return nil
@@ -102,7 +113,9 @@ func misplaced(ref clusterv1alpha1.SecretReference) error {
 		ref.Namespace, ref.Name, clusterv1alpha1.SecretNamespace)
 }
 
-// bound returns an error unless a Secret was stored for this Cluster and its present address.
+// bound returns nil if the annotations of a Secret with credentials name this Cluster and its
+// present address. Otherwise the credentials must not be sent, and the error is a *problem that
+// says why and what to do.
 func bound(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) error {
 	const wayOut = "so nothing is sent; run orrery cluster join %s again with the cluster's kubeconfig, or, for a Secret of your own, set its annotations %s and %s"
 	var why string
@@ -120,9 +133,10 @@ func bound(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) error {
 		cluster.Name, clusterv1alpha1.AnnotationForCluster, clusterv1alpha1.AnnotationForAddress)
 }
 
-// bindStoredOnStart binds Secrets of earlier versions as soon as the hub answers. The first
-// reconcile of a Cluster could be too late, since a Cluster may have been made for a Secret that
-// is not bound yet.
+// bindStoredOnStart calls bindStored as soon as the hub answers, and retries every second until
+// that succeeds. It runs once after the start of the manager. The end of ctx is no error. After the
+// first attempt it ends r.bound, on which Prepared waits. A reconcile of a Cluster would be too
+// late, because a user could have created that Cluster to get a Secret that is not bound yet.
 func (r *Registry) bindStoredOnStart(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := r.bindStored(ctx)
@@ -138,9 +152,11 @@ func (r *Registry) bindStoredOnStart(ctx context.Context) error {
 	return err
 }
 
-// bindStored binds the Secrets of versions that did not bind them, once in the life of a hub:
-// each Secret that exactly one Cluster references, and only for credentials. All other Secrets
-// are refused from then on, until a user with write access binds them.
+// bindStored records Cluster and address in the Secrets that earlier versions of Orrery stored
+// without them, once in the life of a hub. It binds each Secret with credentials that exactly one
+// Cluster references. It then marks the namespace of credentials with annotationBound, and creates
+// the namespace if necessary. All other Secrets are refused from then on, until a user sets their
+// annotations. Several goroutines may call it; after a success it does nothing.
 func (r *Registry) bindStored(ctx context.Context) error {
 	r.storing.Lock()
 	defer r.storing.Unlock()
@@ -173,7 +189,9 @@ func (r *Registry) bindStored(ctx context.Context) error {
 	return nil
 }
 
-// bindNamed binds every Secret that exactly one Cluster references.
+// bindNamed binds every Secret that has credentials, is referenced by exactly one Cluster, and has
+// no annotation for a Cluster yet. To bind is to set the annotations for that Cluster and its
+// address. Secrets that do not exist are skipped.
 func (r *Registry) bindNamed(ctx context.Context) error {
 	fleet := &clusterv1alpha1.ClusterList{}
 	if err := r.reader.List(ctx, fleet); err != nil {
@@ -200,8 +218,9 @@ func (r *Registry) bindNamed(ctx context.Context) error {
 	return nil
 }
 
-// soleUsers returns the Clusters that are the only one to reference a Secret, by its name, as
-// credentials of an API server and not also of hosts.
+// soleUsers returns the Clusters that alone reference a Secret in the namespace for credentials, by
+// the name of that Secret. It skips Secrets that two Clusters reference, or that also have the
+// credentials of hosts or an external etcd. The values point into fleet.
 func soleUsers(fleet []clusterv1alpha1.Cluster) map[string]*clusterv1alpha1.Cluster {
 	sole := map[string]*clusterv1alpha1.Cluster{}
 	shared := map[string]bool{}
@@ -228,8 +247,9 @@ func soleUsers(fleet []clusterv1alpha1.Cluster) map[string]*clusterv1alpha1.Clus
 	return sole
 }
 
-// hostSecrets returns the references to Secrets for a Cluster's hosts and its external etcd.
-// Elements may be nil.
+// hostSecrets returns the references of a Cluster to Secrets with the credentials of its hosts,
+// their bastions (SSH jump hosts) and its external etcd. Elements may be nil. The result is nil for
+// a Cluster that Orrery does not build.
 func hostSecrets(cluster *clusterv1alpha1.Cluster) []*clusterv1alpha1.SecretReference {
 	p := cluster.Spec.Provision
 	if p == nil {
@@ -248,7 +268,8 @@ func hostSecrets(cluster *clusterv1alpha1.Cluster) []*clusterv1alpha1.SecretRefe
 	return refs
 }
 
-// isCredentials reports whether a Secret has credentials of an API server, or a candidate.
+// isCredentials reports whether a Secret has a token, a client certificate, or new credentials that
+// the hub is to try (a candidate).
 func isCredentials(secret *corev1.Secret) bool {
 	return slices.ContainsFunc([]string{keyToken, keyCert, keyNext}, func(key string) bool { return len(secret.Data[key]) > 0 })
 }

@@ -23,7 +23,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// hostile is somebody's server. It keeps who dialled it and what it was sent.
+// hostile is a server that is not trusted. It counts connections and records requests.
 type hostile struct {
 	*httptest.Server
 
@@ -57,7 +57,7 @@ func (h *hostile) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
 }
 
-// untouched fails if anybody has dialled.
+// untouched fails the test if any connection was opened.
 func (h *hostile) untouched(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
@@ -71,7 +71,8 @@ func secretNamed(namespace, name string, data map[string]string) *corev1.Secret 
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data}
 }
 
-// Whoever may write Clusters, and no Secrets, gets no credentials sent to an address of theirs.
+// TestSecretsOfOthersAreNotSent: a user who may write Clusters, but not Secrets, cannot have
+// credentials sent to an address of their choice.
 func TestSecretsOfOthersAreNotSent(t *testing.T) {
 	f := startFleet(t, Options{})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
@@ -122,7 +123,7 @@ func TestSecretsOfOthersAreNotSent(t *testing.T) {
 		})
 	}
 
-	// The same with Clusters that are good.
+	// The same with changes of a valid Cluster.
 	for name, change := range map[string]func(*clusterv1alpha1.ClusterSpec){
 		"Endpoint":     func(s *clusterv1alpha1.ClusterSpec) { s.APIEndpoint = server.URL },
 		"Verification": func(s *clusterv1alpha1.ClusterSpec) { s.TLSVerification = clusterv1alpha1.TLSSkip },
@@ -154,7 +155,7 @@ func TestSecretsOfOthersAreNotSent(t *testing.T) {
 	}
 }
 
-// Joining again is the way out, wherever a Cluster's reference led.
+// TestJoinAgainBinds: another join repairs a Cluster for any wrong reference or address.
 func TestJoinAgainBinds(t *testing.T) {
 	f := startFleet(t, Options{})
 	elsewhere := testenv.Namespace(t, testenv.Config(0))
@@ -194,7 +195,8 @@ func TestJoinAgainBinds(t *testing.T) {
 	})
 }
 
-// A certificate is not verified where the user says so; then a client certificate is presented, whose key stays here.
+// TestSkippedVerification: a server certificate is not verified if the user requests that. Then
+// only a client certificate is accepted as credentials, since its key is not sent.
 func TestSkippedVerification(t *testing.T) {
 	f := startFleet(t, Options{})
 	skipping := func(kubeconfig []byte) []byte {
@@ -218,7 +220,8 @@ func TestSkippedVerification(t *testing.T) {
 	server.untouched(t)
 }
 
-// What a version stored that did not bind Secrets is bound at the first start, where that is not ambiguous, and never again.
+// TestStoredSecretsAreBoundOnce: Secrets of a version that did not bind them are bound at the
+// first start, unless they are ambiguous, and never later.
 func TestStoredSecretsAreBoundOnce(t *testing.T) {
 	f := startFleet(t, Options{})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))

@@ -28,31 +28,35 @@ import (
 )
 
 const (
-	// keyNext is the key of the candidate in a Secret with credentials.
+	// keyNext is the key, in a Secret with the present credentials of a cluster, of the candidate: new
+	// credentials that are to replace the present ones.
 	keyNext = "next"
-	// annotationTried on that Secret has the result of the last candidate.
+	// annotationTried is the annotation, on the Secret with the candidate, that has the result of the
+	// last candidate (type tried).
 	annotationTried = "cluster.orrery.dev/tried"
-	// confirmTimeout is how long a join waits for the hub to try a candidate.
+	// confirmTimeout is how long a join waits until the hub has tried its new credentials. confirmLook
+	// is the time between two reads of the result.
 	confirmTimeout = 30 * time.Second
 	confirmLook    = 100 * time.Millisecond
 )
 
-// ReasonNotConfirmed is the reason of a refused join whose credentials the hub did not try in
-// time. Only joins have it.
+// ReasonNotConfirmed is the reason of a *JoinError if the hub did not try the new credentials of a
+// join within confirmTimeout. The present credentials then stay. No condition has this reason.
 const ReasonNotConfirmed = "NotConfirmed"
 
-// candidate is an address with credentials that are to replace those of a Cluster. It is stored
-// in the same Secret until the hub itself has reached the cluster with it. So working credentials
-// are only replaced by working ones.
+// candidate has an address and credentials that are to replace those of a Cluster. It is stored as
+// JSON in the Secret with the present credentials, under keyNext, until the hub itself has reached
+// the cluster with the candidate. So only working credentials replace working ones.
 type candidate struct {
 	// ID identifies the candidate for the join that wrote it.
 	ID string `json:"id"`
-	// Cluster is the name of its Cluster. Several Clusters may use a Secret.
+	// Cluster is the name of the Cluster that the candidate is for. Several Clusters may use a
+	// Secret.
 	Cluster string `json:"cluster"`
-	// Accepted is true once the hub has reached the cluster with it. From then on it is always
-	// completed.
+	// Accepted is true once the hub has reached the cluster with the candidate. The hub always
+	// completes an accepted candidate: it becomes the address and credentials of the Cluster.
 	Accepted bool `json:"accepted,omitempty"`
-	// Offered is its origin.
+	// Offered is the origin of the candidate.
 	Offered offer `json:"offered,omitempty"`
 
 	// SyncMode is empty in candidates of earlier versions, which means Push.
@@ -64,13 +68,16 @@ type candidate struct {
 	Data            map[string][]byte               `json:"data"`
 }
 
-// tried is the result of a candidate. Without a reason it was accepted.
+// tried is the result of a candidate, as JSON in annotationTried. ID is that of the candidate.
+// Reason and Message are why the candidate was refused; without a reason it was accepted.
 type tried struct {
 	ID      string `json:"id"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
+// newCandidate returns a candidate (new credentials that the hub is to try) of a join. It has a new
+// ID and the address of cluster. It shares the data of secret.
 func newCandidate(cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) candidate {
 	spec := &cluster.Spec
 	return candidate{
@@ -80,7 +87,8 @@ func newCandidate(cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) candi
 	}
 }
 
-// applied returns the Cluster with the candidate's address.
+// applied returns a copy of the Cluster with the candidate's address and syncMode. If the
+// candidate's syncMode is Pull (with an agent), the copy has no impersonatorSecretRef.
 func (c *candidate) applied(cluster *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	o := cluster.DeepCopy()
 	o.Spec.APIEndpoint, o.Spec.TLSVerification = c.APIEndpoint, c.TLSVerification
@@ -92,7 +100,8 @@ func (c *candidate) applied(cluster *clusterv1alpha1.Cluster) *clusterv1alpha1.C
 	return o
 }
 
-// waiting returns the candidate that a Secret holds for a Cluster, or nil.
+// waiting returns the candidate (new credentials on trial) that a Secret holds for the Cluster with
+// this name. It is nil if there is none, it is for another Cluster, or it cannot be parsed.
 func waiting(secret *corev1.Secret, cluster string) *candidate {
 	c := &candidate{}
 	if json.Unmarshal(secret.Data[keyNext], c) != nil || c.Cluster != cluster {
@@ -101,7 +110,9 @@ func waiting(secret *corev1.Secret, cluster string) *candidate {
 	return c
 }
 
-// outcome returns the result of a candidate; nil: none yet.
+// outcome returns the result of the candidate with this ID, from the annotation of the Secret. It
+// is nil if the hub has not tried the candidate yet, or if the result of a later candidate has
+// replaced it.
 func outcome(secret *corev1.Secret, id string) *tried {
 	t := &tried{}
 	if json.Unmarshal([]byte(secret.Annotations[annotationTried]), t) != nil || t.ID != id {
@@ -110,14 +121,21 @@ func outcome(secret *corev1.Secret, id string) *tried {
 	return t
 }
 
-// present returns the data of a Secret without the candidate.
+// present returns a copy of the data of a Secret with credentials, without the new credentials that
+// are on trial (the candidate).
 func present(secret *corev1.Secret) map[string][]byte {
 	data := maps.Clone(secret.Data)
 	delete(data, keyNext)
 	return data
 }
 
-// renew stores a candidate, and waits until the hub has accepted or refused it.
+// renew gives the existing Cluster known the address of cluster and the credentials of secret, for
+// a repeated join. It stores them as a candidate beside the present credentials, and waits until
+// the hub has tried the candidate. It does nothing if known has this address and these credentials
+// already. stored is the Secret with the present credentials, an empty Secret if there is none.
+//
+// The error is a *JoinError if the hub has refused the candidate, or has not tried it within
+// confirmTimeout or before ctx ends. In the second case the candidate is deleted again.
 func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alpha1.Cluster, stored, secret *corev1.Secret) error {
 	next := newCandidate(cluster, secret)
 	if bound(stored, known) == nil &&
@@ -152,8 +170,10 @@ func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alph
 	return nil
 }
 
-// lay writes a candidate into the Secret of a Cluster, and creates the Secret if necessary. It
-// waits until an accepted candidate is completed.
+// lay writes raw, an encoded candidate, into the Secret with this key for the Cluster known. It
+// creates the Secret if necessary. It replaces a candidate that the hub has not accepted. If there
+// is an accepted one, lay waits up to confirmTimeout until the hub has replaced the credentials by
+// it.
 func lay(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster, key client.ObjectKey, raw []byte) error {
 	err := wait.PollUntilContextTimeout(ctx, confirmLook, confirmTimeout, true, func(ctx context.Context) (bool, error) {
 		secret := &corev1.Secret{}
@@ -181,7 +201,9 @@ func lay(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster,
 	return nil
 }
 
-// layFirst creates the Secret of a Cluster that has none, with only a candidate.
+// layFirst creates the Secret of a Cluster that has none, and the namespace if necessary. The
+// Secret has only raw, an encoded candidate, and is not bound to an address yet. If the Secret
+// exists, the error satisfies apierrors.IsAlreadyExists.
 func layFirst(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.Cluster, key client.ObjectKey, raw []byte) error {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -202,8 +224,11 @@ func layFirst(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.C
 	return nil
 }
 
-// withdraw deletes a candidate that the hub has not tried. If the hub was faster, it returns the
-// result.
+// withdraw ends the wait of a join for the trial of its candidate. why is the error with which the
+// wait ended. If the hub has tried the candidate meanwhile, withdraw returns the result without an
+// error. Otherwise it deletes the candidate and returns a *JoinError with the reason NotConfirmed.
+// The error is the same if another join has replaced the candidate. If the hub has accepted the
+// candidate but has not completed it, withdraw waits for the result, for at most checkTimeout.
 func withdraw(ctx context.Context, hub client.Client, key client.ObjectKey, id string, why error) (*tried, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -238,10 +263,15 @@ func withdraw(ctx context.Context, hub client.Client, key client.ObjectKey, id s
 	}
 }
 
-// try reaches the cluster with the candidate in its Secret. If that succeeds, the candidate
-// replaces the address in the Cluster and the credentials in the Secret. try returns the
-// resulting Cluster and changes secret accordingly. It can be interrupted at any point: an
-// accepted candidate stays until Cluster and Secret have it.
+// try lets the hub test the candidate in secret: it reaches the cluster with the new address and
+// credentials. On success they replace those of the Cluster and the Secret. try then returns the
+// changed Cluster, and has changed secret, and impersonator if that is bound to the Cluster.
+// impersonator is the Secret for requests in the name of users; nil: none.
+//
+// If there is no candidate, or it is refused or cannot be tried yet, try returns the given Cluster
+// without an error. The reason of a refusal is written to the Secret. A candidate that cannot be
+// tried yet is tried again later. try may be interrupted at any point: an accepted candidate stays
+// in the Secret until Cluster and Secret have the new values.
 func (r *Registry) try(
 	ctx context.Context, cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret,
 ) (*clusterv1alpha1.Cluster, error) {
@@ -271,7 +301,7 @@ func (r *Registry) try(
 		if ok {
 			r.tried(cluster.Name)
 			if next.Offered != byJoin {
-				r.events.Eventf(cluster, nil, corev1.EventTypeWarning, "CredentialsRefused", "Tunnel", "what the agent offered is not taken: %s", refused.Error())
+				r.events.Eventf(cluster, nil, corev1.EventTypeWarning, "CredentialsRefused", "Tunnel", "the credentials that the agent sent are refused: %s", refused.Error())
 			}
 			ctrl.LoggerFrom(ctx).Info("new credentials refused", "cluster", cluster.Name, "reason", refused.Reason, "message", refused.Error())
 			return cluster, r.settle(ctx, secret, present(secret), tried{ID: next.ID, Reason: refused.Reason, Message: refused.Error()})
@@ -314,7 +344,8 @@ func (r *Registry) try(
 	return proposed, nil
 }
 
-// settle writes credentials without a candidate, and the candidate's result.
+// settle ends the trial of a candidate: it replaces the data of the Secret by data, which has no
+// candidate, and writes the result t into the annotation annotationTried.
 func (r *Registry) settle(ctx context.Context, secret *corev1.Secret, data map[string][]byte, t tried) error {
 	raw, err := json.Marshal(t)
 	if err != nil {
@@ -331,9 +362,10 @@ func (r *Registry) settle(ctx context.Context, secret *corev1.Secret, data map[s
 	return nil
 }
 
-// waits reports whether a refusal of a candidate is temporary: the agent may disconnect during
-// the trial, and the rights in a cluster may take effect after the agent has come. An offer that
-// would replace working credentials is refused for good unless the agent disconnected.
+// waits reports whether the refusal of new credentials (the candidate) is temporary, so that they
+// are tried again. The agent may disconnect during the trial, and the hub's rights in a cluster may
+// take effect after the agent has connected. Credentials from an agent that would replace present
+// ones are tried again only if the cluster was unreachable. Those of a join are never tried again.
 func (c *candidate) waits(secret *corev1.Secret, refused *JoinError) bool {
 	switch refused.Reason {
 	case clusterv1alpha1.ReasonUnreachable:
@@ -345,14 +377,18 @@ func (c *candidate) waits(secret *corev1.Secret, refused *JoinError) bool {
 	}
 }
 
-// examineCandidate makes all checks of a join, from the hub.
+// examineCandidate makes all checks of a join with the new credentials in next, from the hub. nil
+// means that they passed. A *JoinError means that the candidate is refused. cluster is the present
+// Cluster, proposed the same with the new address, and secret has the present credentials. Only
+// candidates of agents are compared with the other Clusters; a joining client has done that itself.
+// With an agent it takes at most trialPatience.
 func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
 	if pulls(proposed) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, trialPatience)
 		defer cancel()
 	}
-	if err := r.vouched(ctx, proposed, secret, next); err != nil {
+	if err := r.checkAuthorities(ctx, proposed, secret, next); err != nil {
 		return err
 	}
 	found, err := examineReady(ctx, r.dialer(proposed), proposed, &corev1.Secret{Data: next.Data}, trialReadyTimeout, nil)
@@ -364,9 +400,9 @@ func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clus
 	case found.id == r.options.HubID:
 		return refuse(clusterv1alpha1.ReasonIsHub, "%s is the hub itself", at)
 	case cluster.Status.ID != "" && found.id != cluster.Status.ID:
-		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than is joined as %s", at, proposed.Name)
+		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than the one that is joined as %s; correct the address, or join that cluster under another name", at, proposed.Name)
 	case next.Offered == byJoin:
-		return nil // the joining client has compared it with the fleet
+		return nil // the joining client has compared the cluster with the fleet
 	}
 	fleet := &clusterv1alpha1.ClusterList{}
 	if err := r.client.List(ctx, fleet); err != nil {
@@ -380,18 +416,20 @@ func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clus
 	return nil
 }
 
-// trialPatience limits the trial of a candidate for a cluster with an agent, which may hang.
+// trialPatience limits the trial of new credentials through an agent, because the agent or its
+// cluster may hang.
 const trialPatience = 20 * time.Second
 
-// rootCA is the ConfigMap in which every cluster publishes the certificate authorities of its API
-// server, in each namespace.
+// rootCA is the name of the ConfigMap, in each namespace, in which every cluster publishes the
+// certificate authorities of its API server.
 const rootCA = "kube-root-ca.crt"
 
-// vouched returns an error unless the certificate authorities of a candidate can be trusted. An
-// agent that reports could have invented them, and answer as the API server itself. So new
-// authorities must be among those that the API server publishes, over a connection verified with
-// the present authorities.
-func (r *Registry) vouched(ctx context.Context, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
+// checkAuthorities returns an error, mostly a *JoinError, if the certificate authorities of the API
+// server in a candidate cannot be trusted. It checks only candidates that an agent reported later
+// with its certificate: such an agent could invent authorities, and answer as the API server
+// itself. So new authorities must be among those that the API server publishes in ConfigMap
+// kube-root-ca.crt, over a connection verified with the present authorities.
+func (r *Registry) checkAuthorities(ctx context.Context, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
 	const wayOut = "run orrery cluster rejoin %s, and apply the manifest that it prints in the cluster"
 	if next.Offered != byReport {
 		return nil
@@ -423,7 +461,9 @@ func (r *Registry) vouched(ctx context.Context, proposed *clusterv1alpha1.Cluste
 	return nil
 }
 
-// publishedAuthorities returns the certificate authorities that an API server publishes, in PEM.
+// publishedAuthorities returns the certificate authorities, in PEM, that an API server publishes in
+// the ConfigMap rootCA. It reads the namespace kube-system or, if that fails, the namespace
+// default.
 func publishedAuthorities(ctx context.Context, c *connection) ([]byte, error) {
 	core, err := corev1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: c.transport, Timeout: checkTimeout})
 	if err != nil {
@@ -438,8 +478,9 @@ func publishedAuthorities(ctx context.Context, c *connection) ([]byte, error) {
 	return nil, err
 }
 
-// unknownTo returns the certificates in some that are not in others. Both are PEM. If some cannot
-// be parsed, it is returned as a whole.
+// unknownTo returns the certificates in some that are not in others, as DER. Both arguments are
+// PEM. It is empty if others has all of them. If some cannot be parsed, the result has one element,
+// the bytes of some.
 func unknownTo(others, some []byte) [][]byte {
 	known, _ := cert.ParseCertsPEM(others) // certificates that cannot be parsed count as unknown
 	parsed, err := cert.ParseCertsPEM(some)

@@ -27,8 +27,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// front is another address of server 1. While closed it cuts every request off, and while unready is above zero it counts that down
-// and answers /readyz with 500.
+// front is another address of server 1. While it is closed, it aborts every request. While
+// unready is above zero, it answers /readyz with 500 and decrements unready.
 type front struct {
 	*httptest.Server
 
@@ -70,7 +70,7 @@ func newFront(t *testing.T) *front {
 	return f
 }
 
-// kubeconfig leads to server 1 through the front, with other credentials.
+// kubeconfig returns a kubeconfig for server 1 through the front, with other credentials.
 func (f *front) kubeconfig(t *testing.T) []byte {
 	t.Helper()
 	return edit(t, testenv.Kubeconfig(1), func(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
@@ -87,7 +87,8 @@ func (f *fleet) secret(t *testing.T, name string) *corev1.Secret {
 	return s
 }
 
-// TestJoinAgain renews credentials that work, in every way in which that can go wrong.
+// TestJoinAgain renews credentials that work. The cases cover the ways in which the renewal can
+// fail.
 func TestJoinAgain(t *testing.T) {
 	f := startFleet(t, Options{})
 	before := f.joinReady(t, "one", testenv.Kubeconfig(1))
@@ -116,7 +117,8 @@ func TestJoinAgain(t *testing.T) {
 		door := newFront(t)
 		_, err := Join(t.Context(), f.hub, JoinOptions{
 			Name: "one", Kubeconfig: door.kubeconfig(t), Labels: map[string]string{"a": "b"},
-			// The caller reaches the cluster; the hub, whose turn it is then, does not.
+			// The caller reaches the cluster. After the caller's checks the hub tries it, and
+			// cannot.
 			Progress: func(step string) {
 				door.closed.Store(door.closed.Load() || strings.Contains(step, "the hub has tried"))
 			},
@@ -156,7 +158,7 @@ func TestJoinAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: "one"}
-		go func() { // the timeout of the join: it waits for the hub by then
+		go func() { // the join times out while it waits for the hub
 			_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 				s := &corev1.Secret{}
 				return f.hub.Get(ctx, key, s) == nil && len(s.Data[keyNext]) > 0, nil
@@ -197,7 +199,8 @@ func TestJoinAgain(t *testing.T) {
 	})
 }
 
-// TestThroughHub leads back to a hub, by path and by header.
+// TestThroughHub: an address that leads through a hub is refused. It is recognized by its path
+// or by a header.
 func TestThroughHub(t *testing.T) {
 	f := startFleet(t, Options{})
 	door, name := newFront(t), "oak"
@@ -213,7 +216,7 @@ func TestThroughHub(t *testing.T) {
 			}
 		})
 	}
-	// The same, written with kubectl.
+	// The same with Clusters that were written with kubectl.
 	for name, kubeconfig := range map[string][]byte{"path": mounted, "header": door.kubeconfig(t)} {
 		cluster, secret, err := fromKubeconfig(JoinOptions{Name: name, Kubeconfig: kubeconfig})
 		if err != nil {

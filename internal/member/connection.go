@@ -25,9 +25,10 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
+// userAgent is the User-Agent header of the hub's own requests to members.
 const userAgent = "orrery"
 
-// Keys of a Secret with credentials.
+// Keys of a Secret with the credentials of a cluster.
 const (
 	keyToken = "token"
 	keyCert  = corev1.TLSCertKey
@@ -35,50 +36,58 @@ const (
 	keyCA    = "ca.crt"
 )
 
+// errNoCredentials is the problem of a new member's connection until Registry.connect has read the
+// credentials.
 var errNoCredentials = errors.New("the credentials were not read yet")
 
-// connection is used to reach a cluster while its address and credentials stay the same.
+// connection has the transports to the API server of a cluster. It serves while the address and the
+// credentials stay the same. A token may change without a new connection. Several goroutines may
+// use the transports.
 type connection struct {
 	base *url.URL
-	// problem is why there is no connection: the Secret is missing or unusable.
+	// problem is why there is no connection: the Secret is missing, not bound or unusable.
+	// nil: there is one.
 	problem error
-	// transport authenticates and shares its connections between all clients.
+	// transport sends the hub's credentials, and shares its connections between all clients.
 	transport http.RoundTripper
-	// fresh authenticates too, but dials for every request.
+	// fresh sends them too, but dials for every request.
 	fresh http.RoundTripper
 	// anonymous sends no credentials, and dials for every request.
 	anonymous http.RoundTripper
 	// passage is for requests in the name of users.
 	passage *Passage
-	// grant is that of the token of transport and fresh; nil: the token does not belong to the
-	// hub's account.
+	// grant is the record of the issue and the life of the token of transport and fresh. nil: the
+	// token does not belong to the hub's ServiceAccount.
 	grant atomic.Pointer[grant]
 	// agent means that an agent dials the cluster, and renews the token.
 	agent bool
-	// welcomes means that the hub's administrators get rights in the cluster.
+	// welcomes means that the hub gives its administrators all rights in the cluster.
 	welcomes bool
-	// needs are the permissions that a member must grant.
-	needs []permission
+	// required are the permissions that a member must grant.
+	required []permission
 	// ours is the bearer token of transport and fresh, users that of passage. They are the same
-	// pointer if there is one Secret.
+	// pointer if the Cluster has one Secret for both.
 	ours, users *bearerToken
 	// expires is when the client certificate expires; zero: there is none.
 	expires time.Time
-	// admins is the result of binding the hub's administrators, and adminsTried the time of the
-	// attempt. Only the probes use them.
+	// admins is the result of the attempt to give the hub's administrators all rights in the
+	// cluster. adminsTried is the time of that attempt. Only the probes use these fields.
 	admins      admins
 	adminsTried time.Time
-	// drop closes all connections. Requests in flight fail; the next request dials again.
+	// drop closes all connections of transport, fresh and anonymous. Requests in flight fail;
+	// the next request dials again.
 	drop func()
 	// dialled counts opened connections. Another server may answer on each.
 	dialled atomic.Int64
-	// key identifies address and credentials; stamp identifies the versions of their objects.
+	// key identifies the address and the credentials; stamp identifies the versions of the objects
+	// that have them (the Secrets and the Cluster's spec).
 	key   [sha256.Size]byte
 	stamp string
 	fixed [sha256.Size]byte // key without the tokens
 }
 
-// Redacted returns an address for messages, without a password.
+// Redacted returns an address for messages, with its password replaced by xxxxx. It is "(no
+// URL)" for a text that is no URL.
 func Redacted(address string) string {
 	u, err := url.Parse(address)
 	switch {
@@ -90,7 +99,8 @@ func Redacted(address string) string {
 	return u.Redacted()
 }
 
-// parseURL parses an address. Its error does not contain the address, which may have a password.
+// parseURL parses an address. field is the name of the field that has it, for the error. The error
+// does not contain the address, which may have a password.
 func parseURL(field, address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -99,22 +109,26 @@ func parseURL(field, address string) (*url.URL, error) {
 	return u, nil
 }
 
+// close closes all connections for the hub's own requests, and the idle connections for requests of
+// users. Requests of users that are in flight go on.
 func (c *connection) close() {
 	c.drop()
 	c.passage.close()
 }
 
-// unavailable is the transport of a cluster without a connection.
+// unavailable is the transport of a cluster without a usable connection. Every request fails with
+// the error err.
 type unavailable struct{ err error }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It always fails with u.err.
 func (u unavailable) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errors.Join(u.err, closeBody(req))
 }
 
-// CloseIdleConnections does nothing, as there are no connections.
+// CloseIdleConnections does nothing, as the transport has no connections.
 func (u unavailable) CloseIdleConnections() {}
 
+// closeBody closes the body of a request, if there is one.
 func closeBody(req *http.Request) error {
 	if req.Body == nil {
 		return nil
@@ -122,7 +136,9 @@ func closeBody(req *http.Request) error {
 	return req.Body.Close()
 }
 
-// brokenConnection returns a connection whose requests fail with problem.
+// brokenConnection returns a connection whose requests all fail with problem, for a member whose
+// credentials are missing or unusable. If the address of the Cluster is no URL, base is
+// https://invalid.
 func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connection {
 	base, err := parseURL("spec.apiEndpoint", cluster.Spec.APIEndpoint)
 	if err != nil {
@@ -137,8 +153,9 @@ func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connecti
 	}
 }
 
-// newConnection creates the connection for a Cluster and its Secrets. impersonator is nil if
-// secret serves users, too.
+// newConnection creates the connection for a Cluster with the credentials in secret. It does not
+// dial. impersonator has the credentials for requests in the name of users; nil: secret has them,
+// too. An error says what is wrong with a Secret or an address.
 func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) (*connection, error) {
 	spec := &cluster.Spec
 	config, err := restConfig(spec, secret)
@@ -146,7 +163,7 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 		return nil, err
 	}
 	users := config
-	c := &connection{needs: permissions(spec), agent: pulls(cluster), welcomes: welcomesAdmins(spec), ours: newBearerToken(config.BearerToken)}
+	c := &connection{required: permissions(spec), agent: pulls(cluster), welcomes: welcomesAdmins(spec), ours: newBearerToken(config.BearerToken)}
 	c.users = c.ours
 	c.grant.Store(grantOf(secret))
 	if impersonator != nil {
@@ -189,8 +206,11 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	return c, nil
 }
 
-// restConfig checks a Secret and returns its client configuration. Errors contain the names of
-// keys, never values.
+// restConfig returns the client configuration for the address in spec and the credentials in
+// secret. It is an error if secret has neither a token nor a client certificate with its key, or if
+// one of them is invalid. A token for a server whose certificate is not verified is an error of the
+// type *problem. Errors contain the names of keys, never values. With an agent, spec.proxyURL is
+// ignored.
 func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest.Config, error) {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("secret %s/%s: "+format, append([]any{secret.Namespace, secret.Name}, args...)...)
@@ -238,7 +258,8 @@ func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest
 	return config, nil
 }
 
-// notAfter returns when a PEM client certificate expires; zero: it cannot be parsed.
+// notAfter returns when the first PEM client certificate expires. It is zero if the
+// certificates cannot be parsed.
 func notAfter(certPEM []byte) time.Time {
 	certs, err := cert.ParseCertsPEM(certPEM)
 	if err != nil {
@@ -247,7 +268,9 @@ func notAfter(certPEM []byte) time.Time {
 	return certs[0].NotAfter
 }
 
-// connectionKey returns a hash that identifies an address and credentials.
+// connectionKey returns a hash of the address in spec and the credentials in secrets. Two
+// connections with equal hashes are interchangeable. New credentials on trial (a candidate) in a
+// Secret do not count. Elements of secrets may be nil.
 func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret) ([sha256.Size]byte, error) {
 	parts := []any{spec.SyncMode, rightsOf(spec), spec.APIEndpoint, spec.TLSVerification, spec.TLSServerName, spec.ProxyURL}
 	for _, s := range secrets {
@@ -267,14 +290,16 @@ func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret)
 	return sha256.Sum256(b), nil
 }
 
-// routed is the transport of a member's clients. It sends requests through the current
-// connection, within the member's limit.
+// routed is the transport of the clients that Member.Config configures. It sends each request
+// through the member's current connection, within its limit on requests in flight. Watches, streams
+// and upgrades are not limited.
 type routed struct {
 	member *Member
 	base   *url.URL // the base for which the client was created
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It sends the request to the member's current address. It
+// waits while the limit on requests in flight is reached, except for watches, streams and upgrades.
 func (r *routed) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := r.member.current()
 	if *c.base != *r.base {
@@ -287,7 +312,8 @@ func (r *routed) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.member.limiter.roundTrip(transport, req)
 }
 
-// readdress changes the address of a request to the present one of the cluster.
+// readdress returns a copy of a request to the API server at from, for the same path of the API
+// server at to. The path prefixes of both addresses count.
 func readdress(req *http.Request, from, to *url.URL) *http.Request {
 	ctx := req.Context()
 	req = req.Clone(ctx)
@@ -297,7 +323,9 @@ func readdress(req *http.Request, from, to *url.URL) *http.Request {
 	return req
 }
 
-// get sends a GET for one path of the cluster, without the member's limit.
+// get sends a GET for path to the API server at base through rt. It does not count in the member's
+// limit on requests in flight. header may be nil. It returns a response of any HTTP status. The
+// caller must close its body.
 func get(ctx context.Context, rt http.RoundTripper, base *url.URL, path string, header http.Header) (*http.Response, error) {
 	target := *base
 	target.Path = strings.TrimSuffix(base.Path, "/") + path

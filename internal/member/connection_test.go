@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestReaddress: a client that was made before spec.apiEndpoint changed asks the new one.
+// TestReaddress: a client that was created before a change of spec.apiEndpoint sends requests
+// to the new address.
 func TestReaddress(t *testing.T) {
 	cases := map[string]struct{ from, to, request, want string }{
 		"Host":        {"https://a:6443", "https://b:443", "https://a:6443/api/v1/pods?limit=5", "https://b:443/api/v1/pods?limit=5"},

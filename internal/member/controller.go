@@ -26,21 +26,24 @@ import (
 )
 
 const (
-	// workers is the number of concurrent reconciles. They read only memory and Secrets.
+	// workers is the number of concurrent reconciles. A reconcile mostly reads memory and Secrets.
 	workers = 8
-	// summaryInterval is the least time between two writes of a resource summary.
+	// summaryInterval is the least time between two writes of a cluster's resource summary (capacity
+	// and use) into its status.
 	summaryInterval = 30 * time.Second
-	// mirrorGrace is how long after a restart a cluster that was mirrored still counts as
-	// mirrored, while the mirror lists it again.
+	// mirrorGrace is how long after a restart of the hub a cluster keeps the condition Mirrored. In
+	// that time the mirror, which copies the objects of clusters to a database, lists them again.
 	mirrorGrace = 5 * time.Minute
-	// leaveRetry is the time between two attempts to clean up in a cluster that leaves.
+	// leaveRetry is the delay before the cleanup of a cluster that leaves is tried again or continued.
 	leaveRetry = 2 * time.Second
-	// staleLook is the delay before a stale cache is read again.
+	// staleLook is the delay until a Cluster is reconciled again, because the cached object is older
+	// than an update by this process.
 	staleLook = 50 * time.Millisecond
 )
 
-// clusters reconciles Clusters. Each cluster has its own goroutines for probes and discovery. The
-// controller only reads their results, so a slow cluster delays no other.
+// clusters is the reconciler of Clusters. Each cluster has its own goroutines for probes and for
+// reading its API list. The reconciler mostly reads their results, so a slow cluster does not delay
+// other clusters. Only the trial of new credentials waits for the cluster.
 type clusters struct {
 	registry   *Registry
 	admission  sync.Mutex
@@ -49,7 +52,9 @@ type clusters struct {
 	recorder   events.EventRecorder
 }
 
-// Add adds the controller of Clusters to mgr and returns its registry.
+// Add adds the controller of Clusters to mgr and returns its registry. The registry has no members
+// until mgr has started. Add appends a phase to a copy of o.Departures: it removes the rights of
+// the hub's administrators in a cluster that leaves.
 func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 	r := &Registry{
 		options: o.withDefaults(), client: mgr.GetClient(), reader: mgr.GetAPIReader(),
@@ -97,7 +102,10 @@ func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 	return r, nil
 }
 
-// Reconcile implements reconcile.Reconciler.
+// Reconcile implements reconcile.Reconciler. It creates, updates or removes the Member of the
+// Cluster in the registry. Then it runs the reconcile steps, which write the conditions of the
+// Cluster. It runs no step until the first probes (health checks) have shown the state of the
+// cluster.
 func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if err := c.registry.bindStored(ctx); err != nil {
 		return ctrl.Result{}, err
@@ -122,7 +130,7 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return c.loop.Reconcile(ctx, req)
 	}
 	if m, ok := c.registry.Member(req.Name); ok && m.Cluster().UID == cluster.UID && m.Cluster().Generation > cluster.Generation {
-		// The cache is older than an update by this process, and has the old address.
+		// The cached Cluster is older than an update by this process, and has the old address.
 		return ctrl.Result{RequeueAfter: staleLook}, nil
 	}
 	m := c.registry.ensure(cluster)
@@ -130,8 +138,8 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	if !m.settled() {
-		// Nothing is known yet, so the status stays: after a restart it is the last known one.
-		// The probes enqueue the Cluster again.
+		// Nothing is known about the cluster yet, so the status stays: after a restart it is the last
+		// known one. The probes enqueue the Cluster again.
 		return ctrl.Result{}, nil
 	}
 	return c.loop.Reconcile(ctx, req)
@@ -140,23 +148,29 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 // provisioned reports whether Orrery builds the cluster.
 func provisioned(o *clusterv1alpha1.Cluster) bool { return o.Spec.Provision != nil }
 
-// Built reports whether the Cluster has an API server, and so is a member.
+// Built reports whether the Cluster has an API server that the hub can connect to. Only such a
+// Cluster has a Member. Built is false before Orrery has built the cluster, or before its first
+// agent has connected. It is also false for a cluster that Orrery built and that is being deleted,
+// after the cleanup in it or if it never joined.
 func Built(o *clusterv1alpha1.Cluster) bool { return !absent(o) }
 
-// absent reports whether the Cluster has no API server to connect to. It is not built yet, its
-// agent has not come yet, or it was cleaned up and its hosts are being reset.
+// absent reports whether the Cluster has no API server to connect to, which is one of three cases.
+// Its first agent has not connected yet. Orrery builds the cluster and is not done. Or Orrery
+// built the cluster, and it is being deleted and was cleaned up or never joined.
 func absent(o *clusterv1alpha1.Cluster) bool {
 	return awaitsAgent(o) || provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && (o.Status.ID == "" || emptied(o)))
 }
 
-// settled reports whether enough is known about the cluster to write its status.
+// settled reports whether the probes know enough about the cluster to write its status. It takes
+// m.mu.
 func (m *Member) settled() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.contact.settled(m.discovered)
 }
 
-// settled reports whether the contact is conclusive. discovered means that the API list was
+// settled reports whether the probes have a result: the cluster is silent, or it refuses the hub,
+// or its identity is known and its API list was requested. discovered means that the API list was
 // requested.
 func (c contact) settled(discovered bool) bool {
 	switch c.state {
@@ -169,11 +183,12 @@ func (c contact) settled(discovered bool) bool {
 	return false
 }
 
-// member returns the member of a Cluster that is being reconciled, and its contact.
+// member returns the member of a Cluster that is being reconciled, and the last result of its
+// probes. It is an error if the registry has no member of that name, or a member with another UID.
 func (c *clusters) member(o *clusterv1alpha1.Cluster) (*Member, contact, error) {
 	m, ok := c.registry.Member(o.Name)
 	if !ok || m.Cluster().UID != o.UID {
-		// It was deleted and created again between two reads of the cache.
+		// The Cluster was deleted and created again between two reads of the cache.
 		return nil, contact{}, fmt.Errorf("cluster %s is not in the registry", o.Name)
 	}
 	m.mu.RLock()
@@ -181,6 +196,9 @@ func (c *clusters) member(o *clusterv1alpha1.Cluster) (*Member, contact, error) 
 	return m, m.contact, nil
 }
 
+// reach is the reconcile step that writes the condition Reachable. It also writes the state of the
+// agents and the condition CredentialsExpiring into the status of o. It records an Event when the
+// cluster stops answering or answers again.
 func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	c.showAgents(o)
 	switch {
@@ -192,7 +210,7 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 			return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "%v", errNoTunnel)
 		}
 		if t := c.registry.trialOf(o.Name); t.why != "" {
-			return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "what the agent offered does not work yet, and is tried again: %s", t.why)
+			return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "the credentials that the agent sent do not work yet; the hub tries again: %s", t.why)
 		}
 		return reconciler.Unknown(clusterv1alpha1.ReasonWaitingForAgent, 0, "%s", waitsForAgent(o.Name))
 	default:
@@ -219,6 +237,8 @@ func (c *clusters) reach(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	return reconciler.Done(clusterv1alpha1.ReasonAPIServerReady, "")
 }
 
+// discover is the reconcile step that writes the condition APIsComplete. It writes the number of
+// served types, a hash of them and their completeness into the status of o. It sends no request.
 func (c *clusters) discover(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	m, _, err := c.member(o)
 	if err != nil {
@@ -239,6 +259,10 @@ func (c *clusters) discover(_ context.Context, o *clusterv1alpha1.Cluster) error
 	return reconciler.Done(clusterv1alpha1.ReasonComplete, "")
 }
 
+// mirror is the reconcile step that writes the condition Mirrored: whether the hub's mirror has a
+// complete copy of the cluster's objects. It also writes the mirror's summary of nodes and
+// resources into the status of o. For mirrorGrace after a start, a cluster that was mirrored keeps
+// its condition.
 func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	m, _, err := c.member(o)
 	if err != nil {
@@ -274,8 +298,9 @@ func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	}
 }
 
-// summarise updates the resource summary at most every summaryInterval, because it changes with
-// every pod.
+// summarise writes the resource summary now into the status of o at most every summaryInterval,
+// because the summary changes with every pod. If it is too early, it enqueues the Cluster for
+// later. It does nothing if now is nil.
 func (c *clusters) summarise(m *Member, o *clusterv1alpha1.Cluster, now *clusterv1alpha1.ResourceSummary) {
 	if now == nil || equality.Semantic.DeepEqual(now, o.Status.ResourceSummary) {
 		return
@@ -294,7 +319,9 @@ func (c *clusters) summarise(m *Member, o *clusterv1alpha1.Cluster, now *cluster
 	o.Status.ResourceSummary = now
 }
 
-// using returns the Clusters that use a Secret.
+// using returns reconcile requests for the Clusters that use a Secret, when that Secret changed.
+// These are the members that reference the Secret. A Cluster that is no member yet has no
+// reference; if the Secret has new credentials for it, that Cluster is returned, too.
 func (r *Registry) using(_ context.Context, secret client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	ref := clusterv1alpha1.SecretReference{Namespace: secret.GetNamespace(), Name: secret.GetName()}

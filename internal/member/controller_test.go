@@ -41,7 +41,7 @@ const (
 	readyNow     = clusterv1alpha1.ConditionReady
 )
 
-// inside are the departures of one phase in the cluster.
+// inside returns Departures with one phase that runs in the cluster.
 func inside(run func(context.Context, *Member) error) []Departure {
 	return []Departure{{Name: "it is empty", Reason: clusterv1alpha1.ReasonLeavingWorkloads, Inside: run}}
 }
@@ -112,7 +112,8 @@ func TestJoinWorkLeave(t *testing.T) {
 	if leaving.Load() < 2 || left.Load() == 0 {
 		t.Errorf("leave was called %d times and left %d times, want a retry and then left", leaving.Load(), left.Load())
 	}
-	eventually(t, "the registry has heard of it", func() (bool, string) { // the object is gone a moment before
+	// The Cluster disappears before the registry notices.
+	eventually(t, "the registry has heard of it", func() (bool, string) {
 		_, ok := f.registry.Member("one")
 		return !ok && f.seen(Event{Joined, "one"}) && f.seen(Event{Changed, "one"}) && f.seen(Event{Left, "one"}), "an event or the end is missing"
 	})
@@ -139,7 +140,7 @@ func TestIdleWritesNothing(t *testing.T) {
 		t.Errorf("an idle cluster was written:\n%s", cmp.Diff(before, after))
 	}
 
-	// A restart changes nothing either, though the mirror has to list everything again.
+	// A restart writes nothing either, although the mirror has to list everything again.
 	f.stop()
 	var synced atomic.Bool
 	g := runFleet(t, Options{Observe: func(string) Observation { return Observation{Synced: synced.Load(), Message: "listing"} }})
@@ -151,11 +152,11 @@ func TestIdleWritesNothing(t *testing.T) {
 	g.afterProbes(t, "one", 10)
 	synced.Store(true)
 	g.registry.Refresh("one")
-	g.afterProbes(t, "one", 15) // longer than Refresh waits
+	g.afterProbes(t, "one", 15) // longer than the delay of Refresh
 	if after := g.cluster(t, "one"); after.ResourceVersion != before.ResourceVersion {
 		t.Errorf("a restart wrote:\n%s", cmp.Diff(before, after))
 	}
-	// But once it was synced, the mirror is believed when it is not.
+	// Once the mirror was synced after the restart, a report that it is not synced is written.
 	synced.Store(false)
 	g.registry.Refresh("one")
 	g.until(t, "one", clusterv1alpha1.ConditionMirrored, metav1.ConditionFalse, clusterv1alpha1.ReasonMirroring)
@@ -164,7 +165,8 @@ func TestIdleWritesNothing(t *testing.T) {
 	g.until(t, "one", clusterv1alpha1.ConditionMirrored, metav1.ConditionTrue, clusterv1alpha1.ReasonMirrored)
 	g.stop()
 
-	// After a restart that lost what was stored, it is not said to be mirrored for a moment longer.
+	// After a restart that lost the stored rows, the cluster is reported as not mirrored at
+	// once.
 	h := runFleet(t, Options{Observe: func(string) Observation { return Observation{NotStored: true, Message: "lost"} }})
 	defer h.stop()
 	h.until(t, "one", clusterv1alpha1.ConditionMirrored, metav1.ConditionFalse, clusterv1alpha1.ReasonNotStored)
@@ -233,7 +235,7 @@ func TestLeaveUnreachable(t *testing.T) {
 	if c := f.cluster(t, "lost"); !slices.Contains(c.Finalizers, clusterv1alpha1.Finalizer) {
 		t.Error("the cluster left though its workloads could not be deleted")
 	}
-	// The way out that the condition names.
+	// The command that the condition names works.
 	if err := Unjoin(t.Context(), f.hub, "lost", false); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +288,7 @@ func TestBadSecret(t *testing.T) {
 	cases := []struct {
 		name  string
 		spoil func(map[string][]byte)
-		names string // what the message names
+		names string // text in the message
 	}{
 		{"NoKey", func(d map[string][]byte) { d["tls.crt"] = d["ca.crt"]; delete(d, "tls.key") }, `"tls.key"`},
 		{"NothingAtAll", func(d map[string][]byte) { clear(d) }, `"token"`},
@@ -324,7 +326,7 @@ func TestIdentity(t *testing.T) {
 	f := startFleet(t, Options{Departures: inside(func(context.Context, *Member) error { leaves.Add(1); return nil })})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
 
-	// The same cluster and the hub, past the checks of Join.
+	// The same cluster and the hub itself, without the checks of Join.
 	for name, server := range map[string]int{"alias": 1, "itself": 0} {
 		cluster, secret, err := fromKubeconfig(JoinOptions{Name: name, Kubeconfig: testenv.Kubeconfig(server)})
 		if err == nil {
@@ -357,7 +359,7 @@ func TestIdentity(t *testing.T) {
 	if leaves.Load() > 0 {
 		t.Error("something was cleaned up in another cluster")
 	}
-	// The name that was refused for its sake takes over.
+	// The Cluster that was refused as a duplicate becomes ready.
 	f.until(t, "alias", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 }
 
@@ -407,8 +409,8 @@ func TestRediscover(t *testing.T) {
 	})
 }
 
-// TestRediscoverOnce: one piece of news, that there is a type which the cluster lists, is enough for its API list, however long the time
-// between two looks is.
+// TestRediscoverOnce: one call of Rediscover is enough to find a new type that the cluster
+// already lists, even with a long DiscoveryInterval.
 func TestRediscoverOnce(t *testing.T) {
 	f := startFleet(t, Options{DiscoveryInterval: time.Hour})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
@@ -462,8 +464,8 @@ func TestAggregatedAPIDown(t *testing.T) {
 	}
 }
 
-// TestAPIListIsWholeAgain has looks at the API list fail for so long that it is not trusted any
-// more. It is trusted again when the cluster answers, though nothing has changed there.
+// TestAPIListIsWholeAgain: reading the API list fails until the list counts as incomplete. It
+// is complete again when the cluster answers, although nothing has changed there.
 func TestAPIListIsWholeAgain(t *testing.T) {
 	r, err := testenv.NewRecorder(testenv.Config(1))
 	if err != nil {
@@ -474,7 +476,7 @@ func TestAPIListIsWholeAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// Between two probes, which would have everything looked at anew.
+	// The probe interval is long, because a probe could trigger a new read of everything.
 	f := startFleet(t, Options{ProbeInterval: time.Minute, DiscoveryInterval: 50 * time.Millisecond})
 	f.joinReady(t, "one", r.Kubeconfig())
 	r.Fail(testenv.Cut)
@@ -500,7 +502,7 @@ func TestResourceSummaryIsCoalesced(t *testing.T) {
 	if m.summarised.Before(began) {
 		t.Errorf("the write of the resources is recorded at %s, want after %s", m.summarised, began)
 	}
-	m.summarised = time.Now() // the write may be long ago
+	m.summarised = time.Now() // the write may have been long ago
 	m.mu.Unlock()
 	cpus.Store(2)
 	f.registry.Refresh("one")
@@ -547,7 +549,7 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// serviceAccount makes an account with a ClusterRole and returns a token of it.
+// serviceAccount creates an account with a ClusterRole and returns a token of it.
 func serviceAccount(t *testing.T, c kubernetes.Interface, role string) (token string, revoke func()) {
 	t.Helper()
 	ctx := t.Context()
@@ -607,8 +609,9 @@ func apple() *unstructured.Unstructured {
 	}}
 }
 
-// The hub's administrators have their rights in a member from when it has joined, also in one that joined before there was a
-// binding, and none once it has left. What its own administrators made of the binding stays.
+// TestAdministratorsAreBound: the hub's administrators have their permissions in a member while
+// it is joined, also if it joined before the binding existed. They lose them when the cluster
+// leaves. Changes that the member's own administrators made to the binding stay.
 func TestAdministratorsAreBound(t *testing.T) {
 	f := startFleet(t, Options{})
 	own := kubernetes.NewForConfigOrDie(testenv.Config(1))

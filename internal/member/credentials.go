@@ -15,7 +15,14 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// connect replaces the member's connection if its address or credentials changed.
+// connect replaces the member's connection if the address or the credentials of its Cluster
+// changed. Before that, it tries the new credentials in the Secret (the candidate), if any, which
+// may change the Cluster and the Secret. New tokens of the same user replace the old ones in the
+// open connection.
+//
+// If the Secrets cannot be used, the member gets a connection whose requests fail, without an
+// error. But a cluster that is being deleted keeps a working connection. An error means that an
+// object on the hub could not be read or written.
 func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alpha1.Cluster) error {
 	stamp, err := r.stamp(ctx, &cluster.Spec)
 	if err != nil {
@@ -77,7 +84,9 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	return nil
 }
 
-// reconnect replaces the connection. The identity of the cluster must then be checked again.
+// reconnect replaces the member's connection and closes the old one. The member is not reachable
+// until the next probe has checked the identity of the cluster again. That probe begins at once.
+// Subscribers are notified.
 func (m *Member) reconnect(next *connection) {
 	var old *connection
 	m.update(func() {
@@ -96,8 +105,10 @@ func (m *Member) reconnect(next *connection) {
 	m.registry.notify(Event{Type: Changed, Name: m.name})
 }
 
-// stamp identifies the versions of the objects of a connection. It does not read Secrets, whose
-// metadata is watched.
+// stamp returns a text that changes with every write to the Secrets that spec references, and with
+// every change of the address or the rights in spec. connect compares it to see whether it must
+// read the Secrets. stamp itself reads only metadata, which is cached. A Secret that does not exist
+// has empty values.
 func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (string, error) {
 	parts := []string{string(spec.SyncMode), rightsOf(spec), spec.APIEndpoint, string(spec.TLSVerification), spec.TLSServerName, spec.ProxyURL}
 	for _, ref := range []*clusterv1alpha1.SecretReference{&spec.SecretRef, spec.ImpersonatorSecretRef} {
@@ -115,7 +126,9 @@ func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec)
 	return strings.Join(parts, "\n"), nil
 }
 
-// secrets reads the Secrets of a Cluster. problem is why one does not exist or must not be read.
+// secrets reads the Secrets with credentials that spec references. problem is why one of them does
+// not exist or must not be read. That Secret is then nil, and so is impersonator. impersonator is
+// also nil if spec references none. err means that the hub could not be read.
 func (r *Registry) secrets(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (secret, impersonator *corev1.Secret, problem, err error) {
 	read := func(ref *clusterv1alpha1.SecretReference) *corev1.Secret {
 		if ref == nil || problem != nil || err != nil {

@@ -23,31 +23,37 @@ import (
 )
 
 const (
-	// After a change of a CRD or an APIService, the API list is read soon, and twice more,
-	// because a server may need a moment, or some seconds under load, until its API list has the
-	// change. Reads keep a distance of rediscoverGap, so that the installation of many CRDs
-	// causes few reads.
+	// After a change of a CRD or an APIService, the API list is read after rediscoverSoon, and
+	// twice more, because a server may need a moment, or some seconds under load, until its
+	// API list has the change. Reads have a distance of at least rediscoverGap, so that the
+	// installation of many CRDs causes few reads.
 	rediscoverSoon = 100 * time.Millisecond
 	rediscoverLate = time.Second
 	rediscoverLast = 5 * time.Second
 	rediscoverGap  = 400 * time.Millisecond
-	// discoveryTimeout limits one read. An API list may be large.
+	// discoveryTimeout limits one read of a cluster's API list. Without aggregated discovery it limits
+	// each request of the read. An API list may be large.
 	discoveryTimeout = 30 * time.Second
-	// discoveryRetry is the delay after a failed read.
+	// discoveryRetry is the delay after a failed read of a cluster's API list.
 	discoveryRetry = 2 * time.Second
-	// discoveryFailures is how many reads in a row must fail before the list counts as
-	// incomplete.
+	// discoveryFailures is how many reads of a cluster's API list must fail in a row before the list
+	// counts as incomplete.
 	discoveryFailures = 3
 )
 
-// Accepted formats of discovery, best first. The two aggregated versions have the same encoding.
+// Values of the Accept header for discovery documents, best first. aggregated is the part that both
+// aggregated versions have. acceptedForm is the whole header; it ends with plain JSON, which
+// servers without aggregated discovery send.
 const (
 	aggregated   = "as=APIGroupDiscoveryList"
 	acceptedForm = "application/json;g=apidiscovery.k8s.io;v=v2;" + aggregated +
 		",application/json;g=apidiscovery.k8s.io;v=v2beta1;" + aggregated + ",application/json"
 )
 
-// watchAPIs keeps the API list of the cluster up to date until ctx ends.
+// watchAPIs keeps the member's list of served types up to date until ctx ends. It reads the list
+// every DiscoveryInterval and after a signal on m.look, while the cluster answers. Failures are
+// logged. After discoveryFailures of them in a row, or if the list was never read, the list counts
+// as incomplete. start runs it as a goroutine.
 func (m *Member) watchAPIs(ctx context.Context) {
 	var (
 		d        discoverer
@@ -88,7 +94,7 @@ func (m *Member) watchAPIs(ctx context.Context) {
 	}
 }
 
-// pause waits; false: ctx has ended.
+// pause waits for d. It returns false if ctx has ended, also if d is zero or less.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -101,20 +107,26 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// rediscover makes watchAPIs read the API list three times in the next seconds: after
+// rediscoverSoon, rediscoverLate and rediscoverLast. It does not block.
 func (m *Member) rediscover() {
 	for _, delay := range []time.Duration{rediscoverSoon, rediscoverLate, rediscoverLast} {
 		time.AfterFunc(delay, func() { nudge(m.look) })
 	}
 }
 
-// answers reports whether the cluster can be asked for its API list: it answers, and its identity
-// is known.
+// answers reports whether the cluster can be asked for its API list: its last probe was answered,
+// and its identity is known.
 func (m *Member) answers() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.contact.state == answering && m.contact.id != ""
 }
 
+// discover reads the API list of the cluster through c, and stores it in the member. If the agent's
+// profile limits what the hub may read, the list has these limits. d is the state of the previous
+// reads, which discover updates. An error means that the list could not be read; the member's list
+// is then unchanged.
 func (m *Member) discover(ctx context.Context, c *connection, d *discoverer) error {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()
@@ -141,22 +153,26 @@ func (m *Member) discover(ctx context.Context, c *connection, d *discoverer) err
 	return nil
 }
 
-// discoveryFailed keeps the last list, but marks it as possibly incomplete.
+// discoveryFailed keeps the last API list, but marks it as possibly incomplete because of cause. A
+// list that is marked already keeps its first cause.
 func (m *Member) discoveryFailed(cause error) {
 	old := m.APIs()
 	if m.asked() && old.failure != "" {
-		return // it is marked already
+		return // the list is marked already
 	}
 	m.setAPIs(old.incomplete(cause.Error()))
 }
 
-// asked reports whether the cluster was asked for its API list.
+// asked reports whether the cluster was asked for its API list at least once, successfully or
+// not.
 func (m *Member) asked() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.discovered
 }
 
+// setAPIs stores the API list. If the list changed, it notifies the subscribers and enqueues the
+// Cluster. The first call enqueues the Cluster even without a change.
 func (m *Member) setAPIs(apis *APIs) {
 	m.mu.Lock()
 	changed, first := m.apis.fingerprint != apis.fingerprint, !m.discovered
@@ -174,8 +190,9 @@ func (m *Member) setAPIs(apis *APIs) {
 	}
 }
 
-// discoverer reads the API list of a cluster through one connection. It requests only changes
-// since its last read.
+// discoverer reads the API list of a cluster through one connection. It keeps the ETags of the
+// discovery documents, so that unchanged documents are not sent again. Only one goroutine may use
+// it.
 type discoverer struct {
 	connection *connection
 	// The last list, before it is limited to what the hub may read. nil: not read yet.
@@ -184,14 +201,16 @@ type discoverer struct {
 	unavailable []string          // group versions whose APIService is not available
 }
 
-// look returns the API list, or old if nothing changed.
+// look returns the API list of the cluster. It returns old, the last list, if nothing changed.
+// Types of group versions that do not answer come from old, and are marked as stale. look updates
+// d.etags and d.unavailable.
 func (d *discoverer) look(ctx context.Context, old *APIs) (*APIs, error) {
 	unavailable, err := d.unavailableServices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Equal(unavailable, d.unavailable) {
-		d.etags = nil // the freshness of group versions may have changed
+		d.etags = nil // group versions may have become stale or current
 	}
 	paths := []string{"/api", "/apis"}
 	var groups []apidiscoveryv2.APIGroupDiscovery
@@ -220,7 +239,7 @@ func (d *discoverer) look(ctx context.Context, old *APIs) (*APIs, error) {
 		if unchanged == 0 || attempt > 0 {
 			break
 		}
-		d.etags = nil // one half is new, so both are needed
+		d.etags = nil // one document changed, so both are read again
 	}
 	apis, err := snapshot(groups, old, unavailable)
 	if err != nil {
@@ -231,10 +250,14 @@ func (d *discoverer) look(ctx context.Context, old *APIs) (*APIs, error) {
 }
 
 var (
+	// Errors of fetch, which only look handles.
 	errUnchanged    = errors.New("unchanged")
 	errUnaggregated = errors.New("discovery is not aggregated")
 )
 
+// fetch reads a document of aggregated discovery, and returns its groups and its ETag. etag is that
+// of the last read; "": none. The error is errUnchanged if the document still has that ETag, and
+// errUnaggregated if the server sends another format.
 func (d *discoverer) fetch(ctx context.Context, path, etag string) ([]apidiscoveryv2.APIGroupDiscovery, string, error) {
 	header := http.Header{"Accept": {acceptedForm}}
 	if etag != "" {
@@ -263,8 +286,10 @@ func (d *discoverer) fetch(ctx context.Context, path, etag string) ([]apidiscove
 	return list.Items, resp.Header.Get("ETag"), nil
 }
 
-// unavailableServices returns the group versions whose APIService is not available. Discovery may
-// report them as current long after their server failed.
+// unavailableServices returns the group versions, sorted, that an aggregated API server
+// (APIService) serves and that are not available. Discovery may report such a version as current
+// long after its server failed. The result is nil if there is none, or the cluster has no
+// APIServices.
 func (d *discoverer) unavailableServices(ctx context.Context) ([]string, error) {
 	const path = "/apis/apiregistration.k8s.io/v1/apiservices"
 	resp, err := get(ctx, d.connection.transport, d.connection.base, path, http.Header{"Accept": {"application/json"}})
@@ -303,8 +328,9 @@ func (d *discoverer) unavailableServices(ctx context.Context) ([]string, error) 
 	return unavailable, nil
 }
 
-// snapshot converts a discovery document to an API list. Missing types of stale group versions
-// are taken from the old list.
+// snapshot converts discovery documents to an API list. A group version is marked as stale if it is
+// in unavailable or the documents call it stale. Types of a stale version that the documents lack
+// come from old. It is an error if an element of unavailable is no group version.
 func snapshot(groups []apidiscoveryv2.APIGroupDiscovery, old *APIs, unavailable []string) (*APIs, error) {
 	var all []API
 	stale := map[schema.GroupVersion]bool{}
@@ -345,6 +371,8 @@ func snapshot(groups []apidiscoveryv2.APIGroupDiscovery, old *APIs, unavailable 
 	return newAPIs(all, slices.Collect(maps.Keys(stale)), ""), nil
 }
 
+// apiOf converts a resource of a discovery document to an API. It returns false for a resource that
+// has only subresources, and no objects of its own.
 func apiOf(gv schema.GroupVersion, r apidiscoveryv2.APIResourceDiscovery) (API, bool) {
 	if r.ResponseKind == nil || r.ResponseKind.Kind == "" {
 		return API{}, false // only its subresources are served
@@ -361,7 +389,9 @@ func apiOf(gv schema.GroupVersion, r apidiscoveryv2.APIResourceDiscovery) (API, 
 }
 
 // legacy reads the API list of a server without aggregated discovery, one group version after
-// another.
+// another. Versions that cannot be read, and those in unavailable, are marked as stale; their
+// missing types come from old. It is only an error if the groups cannot be read. legacy has no
+// context: discoveryTimeout limits each of its requests.
 func (d *discoverer) legacy(old *APIs, unavailable []string) (*APIs, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{
 		Host: d.connection.base.String(), Transport: d.connection.transport, QPS: -1, Timeout: discoveryTimeout,
@@ -396,8 +426,9 @@ func (d *discoverer) legacy(old *APIs, unavailable []string) (*APIs, error) {
 	return snapshot(document, old, unavailable)
 }
 
-// aggregate converts the resources of a version, with subresources as separate entries, to the
-// form of aggregated discovery.
+// aggregate converts the resources of a group version from the old form of discovery, where
+// subresources are separate entries, to the aggregated form. A subresource whose resource is
+// missing or comes later in the list is left out.
 func aggregate(list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
 	var out []apidiscoveryv2.APIResourceDiscovery
 	index := map[string]int{}

@@ -14,7 +14,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// recorder notes what was answered to each discovery request.
+// recorder records the status codes of discovery requests, by path.
 type recorder struct {
 	http.RoundTripper
 
@@ -66,7 +66,7 @@ func TestConditionalDiscovery(t *testing.T) {
 		}
 	}
 
-	// One half of the list changes; the other is unchanged and yet not lost.
+	// One half of the list changes. The unchanged half must not be lost.
 	create(t, 2, apple())
 	gvk := schema.GroupVersionKind{Group: "fruit.example.com", Version: "v1", Kind: "Apple"}
 	eventually(t, "the new type is listed", func() (bool, string) {
@@ -189,8 +189,8 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestFailedDiscovery: what is not listed is unknown in every group, however few were stale
-// before.
+// TestFailedDiscovery: after a failed discovery every unlisted type is unknown, in all groups,
+// even if few groups were stale before.
 func TestFailedDiscovery(t *testing.T) {
 	const fresh = apidiscoveryv2.DiscoveryFreshnessCurrent
 	before, err := snapshot([]apidiscoveryv2.APIGroupDiscovery{group("a", versionOf("v1", fresh, "Pear"))}, &APIs{}, []string{"metrics.k8s.io/v1beta1"})
@@ -215,8 +215,8 @@ func TestFailedDiscovery(t *testing.T) {
 	}
 }
 
-// A group that does not answer makes only those unsure to whom its types matter: what it served
-// before says whether they do.
+// TestUnsure: a group that does not answer makes a caller unsure only if it may serve the
+// caller's types, judging by what it served before.
 func TestUnsure(t *testing.T) {
 	const (
 		fresh = apidiscoveryv2.DiscoveryFreshnessCurrent

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 3)
 }
 
-// patience is how long a test waits for what must happen. Nothing is asserted about how
-// long it takes.
+// patience is the time that a test waits for an expected result. Tests do not check how long
+// results take.
 const patience = 3 * time.Minute
 
 // fleet is a hub with the controller of Clusters.
@@ -73,7 +73,8 @@ func hubID(t *testing.T, hub client.Client) string {
 	return string(ns.UID)
 }
 
-// startFleet runs the controller, fast, until the test ends, and empties the fleet then.
+// startFleet runs the controller with short intervals until the test ends, and then empties the
+// fleet.
 func startFleet(t *testing.T, o Options) *fleet {
 	t.Helper()
 	f := runFleet(t, o)
@@ -92,7 +93,7 @@ func startFleet(t *testing.T, o Options) *fleet {
 				t.Error(err)
 			}
 		}
-		// There is no garbage collector here.
+		// No garbage collector runs here.
 		if err := f.hub.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
 			t.Error(err)
 		}
@@ -101,7 +102,7 @@ func startFleet(t *testing.T, o Options) *fleet {
 	return f
 }
 
-// losing are options of a fleet in which a cluster that does not answer is lost soon.
+// losing returns options with which a cluster that does not answer is lost soon.
 func losing(o Options) Options {
 	o.ProbeTimeout, o.FailureThreshold = 2*time.Second, 3
 	return o
@@ -120,8 +121,8 @@ func runFleet(t *testing.T, o Options) *fleet {
 	if o.ProbeInterval == 0 {
 		o.ProbeInterval = 100 * time.Millisecond
 	}
-	// A cluster that answers late on a busy machine stays reachable. Tests that stop one say
-	// otherwise: see losing.
+	// A cluster that answers late on a busy machine stays reachable. Tests that stop a cluster
+	// use losing.
 	if o.ProbeTimeout == 0 {
 		o.ProbeTimeout = time.Minute
 	}
@@ -157,7 +158,8 @@ func runFleet(t *testing.T, o Options) *fleet {
 	return f
 }
 
-// eventually waits until a condition holds; what says what is waited for.
+// eventually waits until a condition holds, and fails the test after patience. what describes
+// the condition.
 func eventually(t *testing.T, what string, condition func() (bool, string)) {
 	t.Helper()
 	var last string
@@ -177,7 +179,7 @@ func (f *fleet) cluster(t *testing.T, name string) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// get reads an object that must be there.
+// get reads an object, and fails the test if the object does not exist.
 func (f *fleet) get(t *testing.T, key client.ObjectKey, o client.Object) {
 	t.Helper()
 	eventually(t, "the hub answers", func() (bool, string) {
@@ -189,7 +191,8 @@ func (f *fleet) get(t *testing.T, key client.ObjectKey, o client.Object) {
 	})
 }
 
-// until waits until a condition of a Cluster has a status and a reason.
+// until waits until a condition of a Cluster has a status and a reason, and returns the
+// Cluster.
 func (f *fleet) until(t *testing.T, name, condition string, status metav1.ConditionStatus, reason string) *clusterv1alpha1.Cluster {
 	t.Helper()
 	var c *clusterv1alpha1.Cluster
@@ -210,7 +213,7 @@ func (f *fleet) member(t *testing.T, name string) *Member {
 	return m
 }
 
-// afterProbes waits until a cluster was probed n times more.
+// afterProbes waits for n more probes of a cluster.
 func (f *fleet) afterProbes(t *testing.T, name string, n int) {
 	t.Helper()
 	count := func() int {
@@ -229,7 +232,8 @@ func (f *fleet) join(t *testing.T, name string, kubeconfig []byte) *JoinResult {
 	return f.joinWith(t, JoinOptions{Name: name, Kubeconfig: kubeconfig})
 }
 
-// joinWith joins a cluster. While the cluster, or the hub, does not answer in time, it asks again.
+// joinWith joins a cluster. It tries again while the cluster or the hub does not answer in
+// time.
 func (f *fleet) joinWith(t *testing.T, o JoinOptions) (result *JoinResult) {
 	t.Helper()
 	eventually(t, o.Name+" is joined", func() (bool, string) {

@@ -21,41 +21,45 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// keyGrant is the key of the grant in a Secret with credentials. It exists only beside a token
-// that was granted to the hub's own account, by request of the hub or of the cluster's agent, and
-// identifies this token. If somebody writes another token into the Secret, the hub does not renew
-// it. The grant is data like the token, so that both are always written together.
+// keyGrant is the key of the grant in a Secret with credentials. A grant describes a token that the
+// cluster issued for the hub's own ServiceAccount, at the request of the hub or of the cluster's
+// agent. It has the hash of that token. If a user writes another token into the Secret, the grant
+// no longer matches, and the hub does not renew the token.
 const keyGrant = "grant"
 
-// grant describes a token of the hub's account.
+// grant describes a token of the hub's ServiceAccount: when it was issued and how long it lives. A
+// grant does not change.
 type grant struct {
 	// ServiceAccount is NAMESPACE/NAME.
 	ServiceAccount string `json:"serviceAccount"`
-	// Issued is the time of the grant by the hub's clock. Seconds is its life by the cluster's
-	// clock. So a difference between the clocks does not matter.
+	// Issued is the hub's time when it got the token. Seconds is the life of the token by the
+	// cluster's clock. So a difference between the two clocks does not matter.
 	Issued  time.Time `json:"issued"`
 	Seconds int64     `json:"seconds"`
 	// SHA256 is the hash of the token, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }
 
+// life returns the time from the issue of the token to its expiry.
 func (g *grant) life() time.Duration { return time.Duration(g.Seconds) * time.Second }
 
-// end returns when the token ends, by the hub's clock.
+// end returns when the token expires, by the hub's clock.
 func (g *grant) end() time.Time { return g.Issued.Add(g.life()) }
 
-// due reports whether the token must be renewed: a third of its life is over, or the clock was
-// set back by as much, so that its age is unknown.
+// due reports whether the token must be renewed at now: a third of its life is over. It is also
+// true if the clock was set back by that much, since the age of the token is then unknown.
 func (g *grant) due(now time.Time) bool {
 	return now.Sub(g.Issued).Abs() >= g.life()/3
 }
 
-// retry returns the time between two attempts to renew it. Each attempt creates a token, which is
-// lost if the attempt fails.
+// retry returns the time between two attempts to renew the token: a hundredth of its life, at least
+// 10 seconds and at most 10 minutes. Each attempt creates a token, which is lost if the attempt
+// fails.
 func (g *grant) retry() time.Duration { return min(max(g.life()/100, 10*time.Second), 10*time.Minute) }
 
-// condition returns the condition CredentialsExpiring for the token. problem is why it was not
-// renewed; "": unknown.
+// condition returns the condition CredentialsExpiring for the token: True from half of its life on,
+// since the token should have been renewed before. problem is why it was not renewed; "": unknown.
+// problem is ignored for a cluster with an agent, because the agent renews the token.
 func (g *grant) condition(now time.Time, cluster *clusterv1alpha1.Cluster, problem string) metav1.Condition {
 	end := g.end().UTC().Format(time.RFC3339)
 	said := metav1.Condition{
@@ -81,24 +85,29 @@ func (g *grant) condition(now time.Time, cluster *clusterv1alpha1.Cluster, probl
 	return said
 }
 
-// credential is a token of the hub's account with its grant.
+// credential is a token of the hub's ServiceAccount in a member, with the record of its issue and
+// life.
 type credential struct {
 	token string
 	grant *grant
 }
 
+// newCredential returns a token of the hub's ServiceAccount with its grant. issued is the hub's
+// time when it got the token, seconds the life of the token.
 func newCredential(token string, issued time.Time, seconds int64) *credential {
 	return &credential{token: token, grant: &grant{
 		ServiceAccount: accountUser, Issued: issued.UTC().Truncate(time.Second), Seconds: seconds, SHA256: fingerprint(token),
 	}}
 }
 
+// fingerprint returns the SHA-256 of a token, in hexadecimal.
 func fingerprint(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
 }
 
-// write stores the credential in the data of a Secret.
+// write stores the token and its grant in data, the data of a Secret with credentials. data must
+// not be nil.
 func (c *credential) write(data map[string][]byte) error {
 	raw, err := json.Marshal(c.grant)
 	if err != nil {
@@ -108,7 +117,9 @@ func (c *credential) write(data map[string][]byte) error {
 	return nil
 }
 
-// granted returns the token in a Secret's data if it belongs to the hub's account; else nil.
+// granted returns the token in the data of a Secret with its grant (the record of its issue and
+// life). It is nil if the grant is missing or invalid, or belongs to another ServiceAccount or
+// another token.
 func granted(data map[string][]byte) *credential {
 	g := &grant{}
 	token := string(data[keyToken])
@@ -119,8 +130,8 @@ func granted(data map[string][]byte) *credential {
 	return &credential{token: token, grant: g}
 }
 
-// grantOf returns the grant of a Secret's token; nil: the token does not belong to the hub's
-// account.
+// grantOf returns the grant (issue and life) of the token in a Secret. nil means that the token
+// does not belong to the hub's ServiceAccount, or that there is no token.
 func grantOf(secret *corev1.Secret) *grant {
 	if c := granted(secret.Data); c != nil {
 		return c.grant
@@ -128,16 +139,21 @@ func grantOf(secret *corev1.Secret) *grant {
 	return nil
 }
 
-// tokens is the state of the probes for a member's token.
+// tokens is the state of the renewal of the hub's token in one member. Only the goroutine of the
+// probes uses it.
 type tokens struct {
 	of    string    // SHA-256 of the token
 	tried time.Time // last attempt to renew it
-	// The first error of the current series. Later errors of one outage differ only in words.
+	// The first error since the last successful renewal. Later errors of one outage differ only in
+	// words, and are not stored.
 	problem string
 }
 
-// tend renews the hub's token in the cluster when it is due, and updates its condition. It is
-// called after each probe, with the result.
+// tend renews the hub's token in the cluster when the token is due, and updates the condition
+// CredentialsExpiring and the metrics. The probes call it after each probe: found is the result,
+// and unanswered its error. tend only removes the condition and the metric if the token does not
+// belong to the hub's ServiceAccount. It does not renew the token of a cluster with an agent, which
+// does that. A failure is part of the condition; the first one of a series is logged.
 func (m *Member) tend(ctx context.Context, c *connection, found contact, unanswered error) {
 	g := c.grant.Load()
 	if g == nil {
@@ -174,7 +190,8 @@ func (m *Member) tend(ctx context.Context, c *connection, found contact, unanswe
 	}
 }
 
-// said stores the condition for the token, and reports whether it changed.
+// said stores c, the condition CredentialsExpiring of the member, and reports whether it changed.
+// An empty c means that there is no such condition.
 func (m *Member) said(c metav1.Condition) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,7 +200,8 @@ func (m *Member) said(c metav1.Condition) (news bool) {
 	return news
 }
 
-// mayRenew returns why no token can be requested from the cluster now; nil: it can.
+// mayRenew returns why no token can be requested from the cluster now; nil: it can. found is the
+// result of the last probe, and unanswered its error. mayRenew sends no request.
 func (m *Member) mayRenew(found contact, unanswered error) error {
 	switch {
 	case unanswered != nil:
@@ -196,12 +214,15 @@ func (m *Member) mayRenew(found contact, unanswered error) error {
 	return nil
 }
 
-// errNotOurs means that the Secret must not be written now.
+// errNotOurs means that a renewed token must not be written into the Secret now. The Secret has
+// another token or new credentials on trial (a candidate), or is not bound to the Cluster.
 var errNotOurs = errors.New("the Secret with the credentials was changed meanwhile")
 
-// renewToken requests a new token from the cluster with the present one, tests the new token, and
-// then replaces the present one in a single write. If interrupted, it leaves the present token as
-// it was, and the next attempt requests another.
+// renewToken requests a new token of the hub's ServiceAccount from the cluster, with the present
+// token. It tests the new token, and then writes it into the Secret. That write makes connect
+// switch to the new token. If renewToken is interrupted, the present token stays, and the next
+// attempt requests another. It returns errNotOurs if the Secret was changed meanwhile. now is the
+// hub's time.
 func (r *Registry) renewToken(ctx context.Context, m *Member, c *connection, now time.Time) error {
 	cluster := m.Cluster()
 	ref := cluster.Spec.SecretRef
@@ -238,7 +259,9 @@ func (r *Registry) renewToken(ctx context.Context, m *Member, c *connection, now
 	return nil
 }
 
-// credentialsExpiring sets the condition of that name, and records an Event when it changes.
+// credentialsExpiring sets the condition CredentialsExpiring in the status of o. It records a
+// warning Event when the token should have been renewed or has expired. It removes the condition if
+// the token does not belong to the hub's ServiceAccount.
 func (c *clusters) credentialsExpiring(o *clusterv1alpha1.Cluster, m *Member) {
 	m.mu.RLock()
 	said, known := m.expiring, m.connection.grant.Load()
@@ -258,6 +281,7 @@ func (c *clusters) credentialsExpiring(o *clusterv1alpha1.Cluster, m *Member) {
 }
 
 var (
+	// Metrics of the hub's tokens in members.
 	tokenExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "orrery_member_token_expiry_timestamp_seconds",
 		Help: "When the hub's token in a cluster ends that it renews itself.",

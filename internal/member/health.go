@@ -26,7 +26,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// state is whether a cluster answers.
+// state is whether a cluster answers, by the results of its last probes.
 type state int
 
 const (
@@ -35,7 +35,8 @@ const (
 	silent // it did not answer FailureThreshold times in a row, or cannot be asked
 )
 
-// contact is the result of the probes.
+// contact is what the probes have found out about a cluster. Member.mu guards the field contact of
+// a member.
 type contact struct {
 	state   state
 	problem string // why it is silent
@@ -46,31 +47,33 @@ type contact struct {
 	unsure   bool     // the refusal may come from an API server that is starting
 	message  string   // of the refusal
 	missing  []string // permissions
-	id       string   // UID of kube-system; "": refused, forbidden, or not requested yet
+	id       string   // UID of kube-system; "": refused, permissions missing, or not requested yet
 	version  string
 	admins   admins
 	identity time.Time // when the identity was last requested
-	dialled  int64     // number of connections opened by then
+	dialled  int64     // number of opened connections when the identity was requested
 }
 
-// equal compares contacts, except for the time of the identity.
+// equal reports whether two contacts are the same for the status of a Cluster. It ignores unsure,
+// identity (a time) and dialled (a count of connections).
 func (c contact) equal(d contact) bool {
 	return c.state == d.state && c.problem == d.problem && c.proxied == d.proxied && c.refused == d.refused && c.id == d.id &&
 		c.version == d.version && c.admins == d.admins && c.message == d.message && slices.Equal(c.missing, d.missing)
 }
 
 const (
-	// retryFirst is the least time between probes of a cluster that fails them, so that its
-	// recovery is noticed soon. The time doubles up to that between probes of a healthy cluster.
+	// retryFirst is the least time between probes of a cluster that fails them, so that its recovery
+	// is noticed soon. The time doubles with each failure, up to the interval between probes of a
+	// healthy cluster.
 	retryFirst = time.Second
-	// refusalPatience is how long a cluster that may be starting must refuse credentials that it
-	// accepted before, until they count as refused.
+	// refusalPatience is how long an API server that may be starting must refuse credentials before
+	// they count as refused. It applies only if the cluster accepted the credentials before.
 	refusalPatience = 30 * time.Second
 )
 
-// identityIntervals is the number of discovery intervals after which identity, version and the
-// hub's permissions are requested again, if no new connection was opened. A gateway may route the
-// old connection to another server.
+// identityIntervals is how many times DiscoveryInterval may pass until the identity and version of
+// a cluster and the hub's permissions are requested again. A new connection causes that at once. A
+// load balancer may route the old connection to another server.
 const identityIntervals = 5
 
 // dialsAtOnce is the maximum number of probes that dial at the same time. At a start, or after an
@@ -78,13 +81,16 @@ const identityIntervals = 5
 // hub that is busy with a thousand TLS handshakes, all of which would time out and start again.
 const dialsAtOnce = 128
 
-// watchHealth probes the cluster until ctx ends.
+// watchHealth probes the cluster (checks its health) until ctx ends: after each interval, and at
+// once after a signal on m.kick. It records the results in the member, and renews the hub's token
+// after a probe when the token is due. It does not probe while the connection has a problem. start
+// runs it as a goroutine.
 func (m *Member) watchHealth(ctx context.Context) {
 	var (
 		probed   *connection
 		failures int
 		accepted bool      // the credentials of probed were accepted
-		refused  time.Time // since when they are refused; zero: they are accepted, or that is unknown
+		refused  time.Time // since when the credentials are refused; zero: they are not, or it is unknown
 		next     = time.NewTimer(0)
 	)
 	defer next.Stop()
@@ -152,7 +158,8 @@ func (m *Member) watchHealth(ctx context.Context) {
 	}
 }
 
-// pause returns the time until the next probe.
+// pause returns the time until the next probe, with jitter. failures is the number of failed probes
+// in a row.
 func (m *Member) pause(failures int) time.Duration {
 	interval := m.registry.options.ProbeInterval
 	if failures == 0 {
@@ -162,12 +169,15 @@ func (m *Member) pause(failures int) time.Duration {
 	return jitter(min(backoff, interval))
 }
 
-// jitter varies an interval, so that not all clusters are probed at the same time.
+// jitter varies an interval by up to 5 % in both directions, so that not all clusters are
+// probed at the same time.
 func jitter(d time.Duration) time.Duration {
 	return d - d/20 + rand.N(d/10+1) //nolint:gosec // spreading needs no secrecy
 }
 
-// found records a successful probe on a connection.
+// found records a successful probe through the connection c. The result is ignored if c was
+// replaced meanwhile. If the contact changed, the Cluster is enqueued. A new identity or version
+// also causes a read of the API list.
 func (m *Member) found(c *connection, found contact) {
 	var changed, look bool
 	m.update(func() {
@@ -186,7 +196,9 @@ func (m *Member) found(c *connection, found contact) {
 	}
 }
 
-// fellSilent records that a cluster has failed its probes.
+// fellSilent records that the cluster failed FailureThreshold probes in a row, closes the
+// connections, and enqueues the Cluster. err is the error of the last probe. It does nothing if the
+// cluster is silent already, or if c is no longer its connection.
 func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 	var changed bool
 	m.update(func() {
@@ -206,11 +218,16 @@ func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 }
 
 // probe requests the cluster's readiness and, less often, its identity. An error means that the
-// cluster did not answer, or that another server did. Each request has the whole timeout, so a
-// cluster that takes seconds for an answer is slow, and not lost.
+// cluster did not answer or is not ready; the returned contact is then empty. If the cluster
+// refuses the hub's credentials, or its address is the proxy of a hub, the contact has that,
+// without an error.
+//
+// dial makes probe open a new connection for each request. Each request has the whole ProbeTimeout,
+// so a cluster that takes seconds for an answer is slow, and not lost. probe also gives
+// the hub's administrators all rights in the cluster, see welcomeAdmins.
 func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, error) {
 	if m.agentsAway() {
-		return contact{}, errAway // fails at once, instead of a dial that would wait for them in vain
+		return contact{}, errAway // fails at once; a dial would wait for agents in vain
 	}
 	patience := m.registry.options.ProbeTimeout
 	rt := c.transport
@@ -249,7 +266,8 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 	return found, nil
 }
 
-// describe replaces the error of an expired context by a message about the missing answer.
+// describe replaces an error of an expired context by the message that the cluster did not answer
+// in time. It returns any other error as it is.
 func describe(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no answer in time; the API server may be hung, or packets to it are dropped")
@@ -257,7 +275,7 @@ func describe(err error) error {
 	return err
 }
 
-// refusal is the error of a cluster that does not accept the hub's credentials.
+// refusal is the error of a request to a cluster that does not accept the hub's credentials.
 type refusal struct {
 	message string
 	unsure  bool // the API server may be starting: its readiness is unknown
@@ -266,11 +284,16 @@ type refusal struct {
 // Error implements error.
 func (r *refusal) Error() string { return r.message }
 
+// asRefusal returns the *refusal in err: the cluster does not accept the hub's credentials. It is
+// nil if err has none.
 func asRefusal(err error) *refusal {
 	r, _ := errors.AsType[*refusal](err)
 	return r
 }
 
+// explain returns the message of the refusal with its probable cause, for a user. The cause is an
+// expired client certificate of c, or a token of the hub's ServiceAccount that expired or whose
+// ServiceAccount was deleted. The message has no cause if neither applies.
 func (r *refusal) explain(c *connection) string {
 	if !c.expires.IsZero() && time.Now().After(c.expires) {
 		return fmt.Sprintf("%s; the client certificate expired at %s", r.message, c.expires.UTC().Format(time.RFC3339))
@@ -278,9 +301,9 @@ func (r *refusal) explain(c *connection) string {
 	if g := c.grant.Load(); g != nil {
 		wayOut := "run orrery cluster join again with a kubeconfig of the cluster"
 		if c.agent {
-			wayOut = "its agent gives the hub another, if the account is there; else apply what orrery cluster rejoin prints"
+			wayOut = "the cluster's agent gets a new token for the hub if the account exists; otherwise apply the manifest that orrery cluster rejoin prints"
 		}
-		return fmt.Sprintf("%s; they are a token of %s, which was deleted, or the token ended (at %s): %s", r.message, hubAccount, g.end().UTC().Format(time.RFC3339), wayOut)
+		return fmt.Sprintf("%s; either %s was deleted, or the hub's token for it has expired (valid until %s): %s", r.message, hubAccount, g.end().UTC().Format(time.RFC3339), wayOut)
 	}
 	return r.message
 }
@@ -290,14 +313,16 @@ func (r *refusal) explain(c *connection) string {
 var errThroughHub = errors.New("the address leads through the proxy of an Orrery hub; " +
 	"use a kubeconfig that names the cluster's own API server, not a context of a hub's kubeconfig")
 
-// throughHub reports whether the path of an address is below the fleet API.
+// throughHub reports whether base, the address of a cluster, is the proxy of a hub: its path is
+// below the fleet API.
 func throughHub(base *url.URL) bool {
 	return strings.Contains(base.Path+"/", "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 }
 
-// ready requests /readyz and waits up to patience. An API server that is starting cannot verify
-// tokens yet and refuses them, but reports even to unauthenticated clients that it is not ready.
-// The error is then a notReadyError.
+// ready requests /readyz and waits up to patience. nil means that the API server is ready. The
+// error is errThroughHub for an address of a hub's proxy. A refusal of the credentials is checked
+// again without credentials, because an API server that is starting refuses all tokens. If that
+// answer is "not ready", the error is a *notReadyError, else a *refusal.
 func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
 	if throughHub(c.base) {
 		return errThroughHub
@@ -317,8 +342,9 @@ func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience ti
 	return refusal
 }
 
-// readyz requests the readiness of an API server. The error is a notReadyError if the server
-// reports that it is not ready.
+// readyz requests /readyz of an API server once, through rt. The error is a *notReadyError if the
+// server is not ready or overloaded, and a *refusal if it refuses the credentials. It wraps
+// errThroughHub if a hub's proxy answers.
 func readyz(ctx context.Context, rt http.RoundTripper, base *url.URL) error {
 	resp, err := get(ctx, rt, base, "/readyz", nil)
 	if err != nil {
@@ -343,7 +369,8 @@ func readyz(ctx context.Context, rt http.RoundTripper, base *url.URL) error {
 	}
 }
 
-// apiMessage returns the message of an API server's error, or the HTTP status.
+// apiMessage returns the message in body, if that is the error (Status) of an API server. Otherwise
+// it returns the HTTP status.
 func apiMessage(resp *http.Response, body []byte) string {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Message != "" {
@@ -352,8 +379,10 @@ func apiMessage(resp *http.Response, body []byte) string {
 	return resp.Status
 }
 
-// identify requests the cluster's identity and the hub's missing permissions, and waits up to
-// patience for each answer.
+// identify requests the hub's missing permissions in the cluster, and then the cluster's version
+// and identity. It waits up to patience for each answer. If permissions are missing, the contact
+// has these but no version and identity, without an error. The error is a *refusal if the
+// credentials are refused.
 func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) (contact, error) {
 	config := &rest.Config{Host: c.base.String(), QPS: -1}
 	httpClient := &http.Client{Transport: rt, Timeout: patience}
@@ -366,11 +395,11 @@ func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience
 		return contact{}, fmt.Errorf("make client: %w", err)
 	}
 	found := contact{state: answering, identity: time.Now()}
-	if found.missing, err = missingPermissions(ctx, authorization, c.needs); err != nil {
+	if found.missing, err = missingPermissions(ctx, authorization, c.required); err != nil {
 		return contact{}, err
 	}
 	if len(found.missing) > 0 {
-		return found, nil // the missing ones may be needed for the other requests
+		return found, nil // the other requests may need the missing permissions
 	}
 	if found.version, err = serverVersion(ctx, core); err != nil {
 		return contact{}, err
@@ -383,6 +412,7 @@ func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience
 	return found, nil
 }
 
+// serverVersion returns the version of the API server, such as v1.33.1.
 func serverVersion(ctx context.Context, core corev1client.CoreV1Interface) (string, error) {
 	raw, err := core.RESTClient().Get().AbsPath("/version").DoRaw(ctx)
 	if err != nil {
@@ -395,14 +425,17 @@ func serverVersion(ctx context.Context, core corev1client.CoreV1Interface) (stri
 	return info.GitVersion, nil
 }
 
-// permission is one that Orrery needs in a cluster, with its name in messages.
+// permission is a right that Orrery needs in a cluster. words is its name in messages, such as
+// "list nodes".
 type permission struct {
 	words      string
 	attributes authorizationv1.ResourceAttributes
 }
 
-// permissions returns those that Orrery needs in a cluster. By default it places objects of any
-// type, and acts in the name of its users. With a profile of an agent it needs less.
+// permissions returns the permissions that Orrery needs in a cluster. By default it places objects
+// of any type, and acts in the name of its users, so it needs all. If the agent has a profile that
+// limits the hub's rights, Orrery needs to list four types everywhere, and all rights in the
+// profile's namespaces.
 func permissions(spec *clusterv1alpha1.ClusterSpec) []permission {
 	may := func(words, verb, group, resource, namespace string) permission {
 		return permission{words, authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: namespace}}
@@ -414,19 +447,21 @@ func permissions(spec *clusterv1alpha1.ClusterSpec) []permission {
 			may("impersonate groups", "impersonate", "", "groups", ""),
 		}
 	}
-	needs := []permission{
+	required := []permission{
 		may("list namespaces", "list", "", "namespaces", ""),
 		may("list nodes", "list", "", "nodes", ""),
 		may("list pods", "list", "", "pods", ""),
 		may("list custom resource definitions", "list", "apiextensions.k8s.io", "customresourcedefinitions", ""),
 	}
 	for _, namespace := range spec.PlacementNamespaces() {
-		needs = append(needs, may("do anything with every resource in namespace "+namespace, "*", "*", "*", namespace))
+		required = append(required, may("do anything with every resource in namespace "+namespace, "*", "*", "*", namespace))
 	}
-	return needs
+	return required
 }
 
-// rightsOf returns the canonical text of the rights that an agent gives; "": all.
+// rightsOf returns a text for the rights that the profile of the cluster's agent gives the hub,
+// equal for equal rights. It is part of the hash that identifies a connection. It is "" for all
+// rights, which is also the default.
 func rightsOf(spec *clusterv1alpha1.ClusterSpec) string {
 	if spec.Profile() == clusterv1alpha1.AgentProfileAll {
 		return ""
@@ -434,10 +469,12 @@ func rightsOf(spec *clusterv1alpha1.ClusterSpec) string {
 	return string(spec.Profile()) + " " + strings.Join(slices.Sorted(slices.Values(spec.PlacementNamespaces())), ",")
 }
 
-// missingPermissions returns the permissions that the hub lacks in the cluster.
-func missingPermissions(ctx context.Context, authorization authorizationv1client.AuthorizationV1Interface, needs []permission) ([]string, error) {
+// missingPermissions returns the names of those permissions in required that the hub lacks in the
+// cluster, such as "list nodes". It is nil if none is missing. The error is a *refusal if the
+// credentials are refused.
+func missingPermissions(ctx context.Context, authorization authorizationv1client.AuthorizationV1Interface, required []permission) ([]string, error) {
 	var missing []string
-	for _, p := range needs {
+	for _, p := range required {
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p.attributes},
 		}
@@ -457,7 +494,8 @@ func missingPermissions(ctx context.Context, authorization authorizationv1client
 	return missing, nil
 }
 
-// forbidden returns the message for missing permissions.
+// forbidden returns the message for a cluster in which the hub lacks the permissions in missing. It
+// says what the user can do, which differs for a cluster with an agent.
 func forbidden(spec *clusterv1alpha1.ClusterSpec, missing []string) string {
 	wayOut := "bind their user to the ClusterRole cluster-admin"
 	if spec.SyncMode == clusterv1alpha1.Pull {

@@ -20,11 +20,11 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// flaky is an API server that can be told to fail the next probes.
+// flaky is an API server that fails the next probes on request.
 type flaky struct {
 	*httptest.Server
 
-	fail    atomic.Int32 // so many
+	fail    atomic.Int32 // number of probes to fail
 	probed  atomic.Int32
 	another atomic.Bool // another cluster answers
 }
@@ -33,13 +33,13 @@ func newFlaky(t *testing.T) *flaky {
 	t.Helper()
 	f := &flaky{}
 	f.Server = httptest.NewUnstartedServer(f.answers())
-	f.EnableHTTP2 = true // as API servers: all requests take one connection
+	f.EnableHTTP2 = true // as API servers do: all requests share a connection
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	return f
 }
 
-// answers is what the API server says.
+// answers returns the handler of the API server.
 func (f *flaky) answers() http.Handler {
 	answer := func(w http.ResponseWriter, body string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -68,7 +68,8 @@ func (f *flaky) answers() http.Handler {
 	return mux
 }
 
-// join makes the server a member, which is probed all the time and asked for its identity once an hour unless there is cause to.
+// join makes the server a member. It is probed all the time. Its identity is checked once an
+// hour, or when there is a reason.
 func (f *flaky) join(t *testing.T) (*Registry, *Member) {
 	t.Helper()
 	return f.joinWith(t, Options{ProbeInterval: 2 * time.Millisecond, ProbeTimeout: patience, DiscoveryInterval: time.Hour})
@@ -95,12 +96,13 @@ func (f *flaky) joinWith(t *testing.T, o Options) (*Registry, *Member) {
 	return r, m
 }
 
-// TestIdentityAfterANewConnection: a gateway that leads new connections to another cluster is noticed by the next probe.
+// TestIdentityAfterANewConnection: if a gateway leads new connections to another cluster, the
+// next probe notices that.
 func TestIdentityAfterANewConnection(t *testing.T) {
 	s := newFlaky(t)
 	_, m := s.join(t)
 	s.another.Store(true)
-	target := s.probed.Load() + 3 // on the old connection, which ends where it did
+	target := s.probed.Load() + 3 // the old connection leads to the same cluster
 	eventually(t, "it is probed on", func() (bool, string) { return s.probed.Load() >= target, "" })
 	if !m.Reachable() {
 		t.Fatal("the cluster is not reachable any more on a connection that leads to it still")
@@ -146,12 +148,12 @@ func TestHysteresis(t *testing.T) {
 	}
 }
 
-// inMemory is a cluster to which no connection leads, so that its probes take the time of a
+// inMemory is a cluster without network connections, so that its probes use the time of a
 // synctest bubble.
 type inMemory struct {
 	handler http.Handler
 	takes   atomic.Int64 // nanoseconds that each answer takes
-	asked   atomic.Int32 // for /readyz
+	asked   atomic.Int32 // requests for /readyz
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -199,7 +201,7 @@ func (c *inMemory) join(t *testing.T, o Options) (*Registry, *Member, *connectio
 	return r, m, connection
 }
 
-// after waits in a synctest bubble until something is so, and returns how long that took.
+// after waits in a synctest bubble until so holds, and returns how long that took.
 func after(so func() bool) time.Duration {
 	began := time.Now()
 	for !so() {
@@ -208,13 +210,14 @@ func after(so func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// TestSlowIsNotLost: a cluster that takes a good part of a probe's patience for each answer, and for all of them together much
-// more than that, is found, known again on new connections, and never lost.
+// TestSlowIsNotLost: each answer of a cluster takes almost the timeout of a probe, and all
+// together take much longer. The cluster is found, recognized on new connections, and never
+// lost.
 func TestSlowIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = 3 * time.Second
 		s := &inMemory{}
-		s.takes.Store(int64(patience - time.Millisecond)) // it is asked six questions
+		s.takes.Store(int64(patience - time.Millisecond)) // six requests are needed
 		r, m, c := s.join(t, Options{ProbeInterval: 2 * time.Millisecond, ProbeTimeout: patience, DiscoveryInterval: time.Hour})
 		defer m.stop()
 		var lost atomic.Bool
@@ -238,17 +241,16 @@ func TestSlowIsNotLost(t *testing.T) {
 			t.Error("it counted as lost")
 		}
 		s.takes.Store(int64(patience + time.Millisecond))
-		after(m.Lost) // that it is slower than the patience is noticed
+		after(m.Lost) // slower than the timeout
 	})
 }
 
-// TestRefusedWhileStarting: an API server that starts refuses every token. Its cluster counts as
-// one that is not ready, and not as one that refuses the
-// hub's credentials, which would have somebody join it again.
+// TestRefusedWhileStarting: an API server that starts refuses every token. Its cluster counts
+// as not ready. If it counted as refusing the hub's credentials, users would join it again.
 func TestRefusedWhileStarting(t *testing.T) {
 	for name, tc := range map[string]struct {
-		ready, anonymous int           // what /readyz answers while it starts
-		after            time.Duration // the refusal counts; 0: it never does
+		ready, anonymous int           // status codes of /readyz while the API server starts
+		after            time.Duration // time until the refusal counts; 0: never
 	}{
 		"SaysThatItIsNotReady":  {http.StatusUnauthorized, http.StatusInternalServerError, 0},
 		"RolesAreNotReadYet":    {http.StatusForbidden, http.StatusInternalServerError, 0},
@@ -298,8 +300,8 @@ func TestRefusedWhileStarting(t *testing.T) {
 	}
 }
 
-// TestProbesAtTheDefaults holds what docs/operating.md says of a server without flags, on the clock
-// of a synctest bubble.
+// TestProbesAtTheDefaults checks the times of docs/operating.md for a server without flags, on
+// the clock of a synctest bubble.
 func TestProbesAtTheDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &inMemory{}
@@ -331,7 +333,8 @@ func TestProbesAtTheDefaults(t *testing.T) {
 	})
 }
 
-// TestDialsAtOnce: clusters that do not answer are dialled in turn.
+// TestDialsAtOnce: at most dialsAtOnce clusters are dialled concurrently, and all are dialled
+// in the end.
 func TestDialsAtOnce(t *testing.T) {
 	var now, most atomic.Int32
 	ended := make(chan struct{}, 4*dialsAtOnce)
@@ -345,11 +348,11 @@ func TestDialsAtOnce(t *testing.T) {
 		if n == dialsAtOnce {
 			take()
 		}
-		select { // until all places were taken
+		select { // until all slots are in use
 		case <-taken:
 		case <-ctx.Done():
 		}
-		select { // more than may come now
+		select { // time in which further dials would come
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
 		}
@@ -374,7 +377,7 @@ func TestDialsAtOnce(t *testing.T) {
 		m.reconnect(c)
 	}
 	for range 2 * dialsAtOnce {
-		<-ended // everyone has its turn
+		<-ended // every cluster is dialled
 	}
 	if n := most.Load(); n != dialsAtOnce {
 		t.Errorf("%d were dialled at once, want %d", n, dialsAtOnce)

@@ -51,7 +51,7 @@ func withToken(t *testing.T, kubeconfig []byte, token string) []byte {
 	})
 }
 
-// certificate is a self-signed one that is valid until then.
+// certificate returns a self-signed certificate that is valid until notAfter.
 func certificate(t *testing.T, notAfter time.Time) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -213,7 +213,7 @@ func TestRedacted(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	// A Cluster may have been made by hand.
+	// A Cluster may have been written by hand.
 	for _, spec := range []clusterv1alpha1.ClusterSpec{{APIEndpoint: "https://a:hunter2@oak:no"}, {APIEndpoint: "https://oak", ProxyURL: "http://a:hunter2@oak:no"}} {
 		_, err := newConnection(dialDirectly, &clusterv1alpha1.Cluster{Spec: spec}, &corev1.Secret{Data: map[string][]byte{keyToken: []byte("t")}}, nil)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
@@ -256,7 +256,7 @@ func TestEqualListsAreShared(t *testing.T) {
 	})
 }
 
-// TestJoinResumes joins a cluster whose join was killed between its two writes.
+// TestJoinResumes joins a cluster after a join that was killed between its two writes.
 func TestJoinResumes(t *testing.T) {
 	f := startFleet(t, Options{})
 	cluster, _, err := fromKubeconfig(JoinOptions{Name: "one", Kubeconfig: testenv.Kubeconfig(1)})

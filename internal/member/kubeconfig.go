@@ -18,8 +18,9 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// fromKubeconfig converts a context of a kubeconfig to a Cluster and the Secret with its
-// credentials.
+// fromKubeconfig converts o.Context of the kubeconfig in o to a Cluster and a Secret with its
+// credentials, both named o.Name. It reads the files that the kubeconfig names, and writes nothing.
+// Errors contain neither credentials nor the address.
 func fromKubeconfig(o JoinOptions) (*clusterv1alpha1.Cluster, *corev1.Secret, error) {
 	config, err := clientcmd.Load(o.Kubeconfig)
 	if err != nil {
@@ -77,14 +78,16 @@ func fromKubeconfig(o JoinOptions) (*clusterv1alpha1.Cluster, *corev1.Secret, er
 	return cluster, secret, nil
 }
 
+// namedServer is a cluster entry of a kubeconfig with its name there.
 type namedServer struct {
 	*clientcmdapi.Cluster
 
 	name string
 }
 
-// check rejects addresses that the API would reject, because the API's error would contain the
-// address, which may have a password.
+// check returns an error unless the server of the kubeconfig is an https URL without a user, and
+// its proxy-url is empty or a URL of http, https or socks5. The API of the hub would reject such
+// addresses, too, but its error would contain the address, which may have a password.
 func (s *namedServer) check() error {
 	at, err := url.ParseRequestURI(s.Server)
 	switch {
@@ -103,13 +106,16 @@ func (s *namedServer) check() error {
 	return nil
 }
 
+// namedUser is a user entry of a kubeconfig with its name there.
 type namedUser struct {
 	*clientcmdapi.AuthInfo
 
 	name string
 }
 
-// selectContext returns the cluster and the user of a context; "" is the current context.
+// selectContext returns the cluster and the user that a context of the kubeconfig names. name is
+// that of the context; "": the current context. It is an error if the context, the cluster or the
+// user does not exist.
 func selectContext(config *clientcmdapi.Config, name string) (server namedServer, user namedUser, err error) {
 	if name == "" {
 		name = config.CurrentContext
@@ -131,8 +137,9 @@ func selectContext(config *clientcmdapi.Config, name string) (server namedServer
 	return server, user, nil
 }
 
-// static rejects credentials that the hub cannot use by itself: those of programs and auth
-// providers, passwords, and impersonation.
+// static returns an error if user has credentials that the hub cannot keep and use: those of a
+// program or an auth provider, a password, or impersonation. name is the user's name, for the
+// error.
 func static(name string, user *clientcmdapi.AuthInfo) error {
 	const wayOut = "use the token of a ServiceAccount in the cluster (kubectl create token) or a client certificate"
 	switch {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// slowServer is a transport that answers after a while.
+// slowServer is a transport that answers after a delay.
 type slowServer struct {
 	takes              time.Duration
 	status             int
@@ -45,7 +45,7 @@ func send(ctx context.Context, l *limiter, s *slowServer, method, path string) e
 	return resp.Body.Close()
 }
 
-// load sends requests from a number of workers, and waits for them.
+// load sends requests from several workers and waits for all of them.
 func load(t *testing.T, l *limiter, s *slowServer, workers, each int) {
 	t.Helper()
 	done := make(chan error)
@@ -69,7 +69,8 @@ func TestLimitGrowsWithSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, s := newLimiter(), &slowServer{takes: time.Millisecond}
 		load(t, l, s, 8, 100)
-		// Eight workers are half of the first limit: it grows while that is so.
+		// Eight workers use half of the first limit. The limit grows while at least half of it
+		// is used.
 		if got := l.current(); got > 2*startLimit {
 			t.Errorf("limit %d after load that did not need more than %d", got, startLimit)
 		}
@@ -105,7 +106,7 @@ func TestLimitHalves(t *testing.T) {
 					defer cancel()
 				}
 				l := newLimiter()
-				// The one way out of an error is the caller's: here only the limit matters.
+				// An error is returned to the caller. Here only the limit matters.
 				_ = send(ctx, l, &slowServer{takes: tc.takes, status: tc.status}, http.MethodPatch, "/api/v1/namespaces/a/pods/b")
 				want := startLimit
 				if tc.halves {
@@ -176,7 +177,7 @@ func TestWaitingEndsWithContext(t *testing.T) {
 		if got := s.mostSeen.Load(); got != startLimit {
 			t.Errorf("%d requests in flight, want %d", got, startLimit)
 		}
-		// The place in the queue was given up: the next one gets its turn.
+		// The cancelled request left the queue, so the next one is sent.
 		if err := send(t.Context(), l, s, http.MethodGet, "/api"); err != nil {
 			t.Error(err)
 		}
@@ -213,7 +214,8 @@ func TestExempt(t *testing.T) {
 	}
 }
 
-// TestGetIsBesideTheLimit: what users ask of a cluster neither takes from the limit of what the hub does in it, nor waits with it.
+// TestGetIsBesideTheLimit: users' requests to a cluster neither use up the limit of the hub's
+// own requests nor wait for it.
 func TestGetIsBesideTheLimit(t *testing.T) {
 	m := memberAt(t, newHostile(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/apis/metrics.k8s.io/") {

@@ -24,13 +24,15 @@ import (
 )
 
 const (
-	// reportPatience is how long a report waits for the trial of its credentials.
+	// reportPatience is how long an agent that reports new credentials waits until the hub has tried
+	// them.
 	reportPatience = 15 * time.Second
-	// proposals is the number of attempts to write credentials into a Secret that changes.
+	// proposals is the number of attempts to write new credentials into a Secret that other writers
+	// change at the same time.
 	proposals = 8
 )
 
-// offer is the origin of a candidate.
+// offer is the origin of a candidate, the new credentials of a Cluster that the hub is to try.
 type offer string
 
 const (
@@ -39,18 +41,22 @@ const (
 	byReport     offer = "report"     // an agent, with its certificate
 )
 
-// Offer stores credentials that an agent sends for its cluster. With redeemed, the agent sent the
-// token of a join. Its credentials are tried through the tunnel as soon as the agent has
-// connected, which is after this call. Later reports are tried before Offer returns. An error,
-// which contains no secret, is why they were not accepted. In both cases the present credentials,
-// if any, stay until the hub has reached the same cluster with the new ones. Reports for a
-// Cluster with syncMode Push are ignored.
+// Offer stores credentials that an agent sends for its cluster, as new credentials that the hub is
+// to try. uid is the UID that the Cluster must have. redeemed means that the agent sent the token
+// of a join with the credentials. The hub then tries them when the agent has connected, which is
+// after this call. Without redeemed, the agent reports with its certificate. The hub then tries the
+// credentials during this call, and Offer waits for that up to reportPatience.
+//
+// nil means that the credentials were stored (redeemed) or accepted. It also means that nothing was
+// done: the Cluster has the credentials already, or has syncMode Push and the agent only reports.
+// An error is the reason why the credentials were not accepted, or not yet. It contains no secret.
+// Present credentials stay until the hub has reached the same cluster with the new ones.
 func (r *Registry) Offer(ctx context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error {
 	known := &clusterv1alpha1.Cluster{}
 	err := r.reader.Get(ctx, client.ObjectKey{Name: cluster}, known)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && known.UID != uid:
-		return fmt.Errorf("cluster %s is not the one that the agent was made for", cluster)
+		return fmt.Errorf("cluster %s was deleted on the hub, or created again, since the agent joined: join the cluster again", cluster)
 	case err != nil:
 		return fmt.Errorf("get cluster %s: %w", cluster, err)
 	case !known.DeletionTimestamp.IsZero():
@@ -85,24 +91,28 @@ func (r *Registry) Offer(ctx context.Context, cluster string, uid types.UID, c t
 	return r.confirm(ctx, known, next.ID)
 }
 
-// usable returns an error for credentials that no Cluster or Secret could have.
+// usable returns an error if credentials that an agent sent cannot be stored in a Cluster and its
+// Secret: the address, the authorities or the token is missing or invalid. The error is sent to the
+// agent.
 func usable(c tunnel.Credentials) error {
 	at, err := url.ParseRequestURI(c.Endpoint)
 	switch {
 	case err != nil, at.Scheme != "https", at.User != nil, len(c.Endpoint) > 2048:
-		return errors.New("the endpoint of the credentials is no https:// URL of an API server")
+		return errors.New("the endpoint in the agent's credentials is no https:// URL of an API server")
 	case len(c.TLSServerName) > 253:
-		return errors.New("the server name of the credentials is longer than 253 characters")
+		return errors.New("the TLS server name in the agent's credentials is longer than 253 characters")
 	case !x509.NewCertPool().AppendCertsFromPEM(c.CA):
-		return errors.New("the credentials have no authority of the API server's certificate, in PEM")
+		return errors.New("the agent's credentials have no authority of the API server's certificate, in PEM")
 	case strings.TrimSpace(c.Token) == "":
-		return errors.New("the credentials have no token")
+		return errors.New("the agent's credentials have no token")
 	}
 	return nil
 }
 
-// propose writes a candidate beside the present credentials of a Cluster. It clears next.ID if
-// the credentials are present already.
+// propose writes the candidate next, the new credentials of a Cluster, beside the present ones. It
+// creates the Secret if necessary. If these credentials are the present ones already, it writes
+// nothing and sets next.ID to "". It may change next.Offered. Conflicts are retried up to proposals
+// times.
 func (r *Registry) propose(ctx context.Context, cluster *clusterv1alpha1.Cluster, next *candidate) error {
 	key := credentialsKey(cluster)
 	for range proposals {
@@ -127,7 +137,9 @@ func (r *Registry) propose(ctx context.Context, cluster *clusterv1alpha1.Cluster
 	return fmt.Errorf("secret %s changes all the time; try again", key)
 }
 
-// credentialsKey returns the key of the Secret for the credentials of a Cluster.
+// credentialsKey returns the key of the Secret for the credentials of a Cluster: the one that
+// the Cluster references, if it is in the namespace for credentials, else the one with the
+// Cluster's name.
 func credentialsKey(cluster *clusterv1alpha1.Cluster) client.ObjectKey {
 	if ref := cluster.Spec.SecretRef; ref.Name != "" && misplaced(ref) == nil {
 		return client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
@@ -135,8 +147,13 @@ func credentialsKey(cluster *clusterv1alpha1.Cluster) client.ObjectKey {
 	return client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster.Name}
 }
 
-// proposeBeside writes a candidate into an existing Secret. An accepted candidate is completed
-// first, and a report does not replace the candidate of a join.
+// proposeBeside writes the candidate next into the existing Secret of a Cluster. If these
+// credentials are the present ones already, it writes nothing and sets next.ID to "".
+//
+// It is an error if the Secret has other contents, or if a candidate in it was accepted or comes
+// from orrery cluster join. A report of an agent replaces the candidate of a redemption (the
+// agent's first credentials, with the token of a join) only with the same certificate authorities.
+// next then counts as a redemption, too.
 func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
 	if isOthers(secret, cluster.Name) || len(secret.Data) > 0 && !isCredentials(secret) {
 		return fmt.Errorf("secret %s/%s, in which the credentials are to be stored, holds something else; delete it if nothing needs it",
@@ -171,8 +188,9 @@ func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.C
 	return nil
 }
 
-// confirm waits until a candidate was tried. If that takes too long, the candidate stays and is
-// tried later.
+// confirm waits up to reportPatience until the hub has tried the candidate with this ID. nil means
+// that it was accepted. An error means that the candidate was refused or replaced, or that the time
+// is over. In the last case the candidate stays and is tried later.
 func (r *Registry) confirm(ctx context.Context, cluster *clusterv1alpha1.Cluster, id string) error {
 	key := credentialsKey(cluster)
 	var said *tried
@@ -204,19 +222,22 @@ const (
 	trialLast  = time.Minute
 )
 
-// trial is the state of a candidate that could not be tried yet.
+// trial is the record of a candidate (new credentials of a Cluster) that the hub could not try yet.
+// The zero value means that no candidate waits. Registry.mu guards the field trials of a registry.
 type trial struct {
 	id       string
 	failures int
 	due      time.Time
-	agent    bool // it waits for an agent
+	agent    bool // the candidate waits for an agent
 	why      string
 }
 
-// errAway means that a candidate waits for an agent.
+// errAway means that none of the cluster's agents is connected. The cluster then cannot be reached,
+// and new credentials cannot be tried.
 var errAway = errors.New("no agent of the cluster is connected")
 
-// postponed records that a candidate could not be tried, and schedules the next attempt.
+// postponed records that the candidate next of a Cluster could not be tried because of why. It
+// schedules the next attempt, after a delay that doubles from trialFirst up to trialLast.
 func (r *Registry) postponed(ctx context.Context, cluster string, next *candidate, why error) {
 	r.mu.Lock()
 	t := r.trials[cluster]
@@ -233,14 +254,16 @@ func (r *Registry) postponed(ctx context.Context, cluster string, next *candidat
 	r.enqueue(cluster, wait)
 }
 
-// tried removes the record of a waiting candidate.
+// tried deletes the record that new credentials of the Cluster wait for a trial, if there is one.
+// It is called after the trial, or if there are no new credentials.
 func (r *Registry) tried(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.trials, cluster)
 }
 
-// trialOf returns the record of a Cluster's waiting candidate; zero: none waits.
+// trialOf returns the record of the new credentials of a Cluster that could not be tried yet. It is
+// the zero value if none wait.
 func (r *Registry) trialOf(cluster string) trial {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -250,13 +273,16 @@ func (r *Registry) trialOf(cluster string) trial {
 	return trial{}
 }
 
-// isDue reports whether a candidate waits that may be tried again.
+// isDue reports whether new credentials of the Cluster could not be tried before, and may be tried
+// again now.
 func (r *Registry) isDue(cluster string) bool {
 	t := r.trialOf(cluster)
 	return t.id != "" && !time.Now().Before(t.due)
 }
 
-// tryOffered tries the candidate of an agent or a join for a Cluster that has no credentials yet.
+// tryOffered tries the new credentials, from an agent or a join, of a Cluster that has no
+// credentials yet. It does nothing if there are none, if their next trial is not due, or if the
+// Cluster is being deleted. It also does nothing for those of an agent while no agent is connected.
 func (r *Registry) tryOffered(ctx context.Context, cluster *clusterv1alpha1.Cluster) error {
 	if !cluster.DeletionTimestamp.IsZero() {
 		return nil

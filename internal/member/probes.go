@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Probes are the settings for health checks of clusters. The zero value means DefaultProbes.
+// Probes are the settings for health checks of clusters. The zero value as a whole means
+// DefaultProbes.
 type Probes struct {
 	// Interval is the time between two probes of a cluster that answers.
 	Interval time.Duration
@@ -19,20 +20,23 @@ type Probes struct {
 	Failures int
 }
 
-// DefaultProbes are the defaults of the flags.
+// DefaultProbes are the defaults of the flags --probe-interval, --probe-timeout and
+// --probe-failures. Do not change them.
 var DefaultProbes = Probes{Interval: 10 * time.Second, Timeout: 5 * time.Second, Failures: 3} //nolint:gochecknoglobals // a constant
 
-// Limits that Validate accepts.
+// Limits of the values that Validate accepts.
 const (
-	// minProbeTime is the least interval and timeout. A new connection takes three round trips
-	// before its first answer.
+	// minProbeTime is the least interval and timeout of probes. A new connection takes three round
+	// trips before its first answer.
 	minProbeTime = 500 * time.Millisecond
-	// maxProbeInterval is the longest interval. Tokens that are due are renewed after a probe.
+	// maxProbeInterval is the longest interval of probes. The hub's tokens are renewed after a probe,
+	// so a longer interval could let them expire.
 	maxProbeInterval = 5 * time.Minute
 	maxProbeFailures = 100
 )
 
-// AddFlags adds the flags of the probes.
+// AddFlags adds the flags --probe-interval, --probe-timeout and --probe-failures, and sets p
+// to their defaults.
 func (p *Probes) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&p.Interval, "probe-interval", DefaultProbes.Interval,
 		"time between two probes of the health of each cluster; shorter: a lost cluster is noticed sooner, for more requests to each")
@@ -42,7 +46,8 @@ func (p *Probes) AddFlags(fs *pflag.FlagSet) {
 		"how many probes in a row must fail before a cluster counts as unreachable")
 }
 
-// Validate returns every mistake in the values of the flags.
+// Validate returns an error with every flag whose value is out of range, or nil. The zero value of
+// p is valid, because it means DefaultProbes. Validate changes nothing.
 func (p *Probes) Validate() error {
 	set := cmp.Or(*p, DefaultProbes)
 	var errs []error

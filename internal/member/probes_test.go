@@ -11,7 +11,7 @@ import (
 func TestProbeFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags string
-		wants []string // of the refusal; none: the flags are accepted
+		wants []string // texts in the error; none: the flags are accepted
 	}{
 		"Defaults":        {},
 		"Shortest":        {flags: "--probe-interval=500ms --probe-timeout=500ms --probe-failures=1"},
@@ -56,7 +56,7 @@ func refused(t *testing.T, err error, wants []string) {
 	}
 }
 
-// TestProbesZeroIsDefault wants what the documentation says of a server without flags.
+// TestProbesZeroIsDefault: without flags, the probes are as the documentation says.
 func TestProbesZeroIsDefault(t *testing.T) {
 	want := Probes{Interval: 10 * time.Second, Timeout: 5 * time.Second, Failures: 3}
 	o := Options{}.withDefaults()

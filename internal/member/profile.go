@@ -12,12 +12,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// nowhere is a namespace in which an agent's profile grants nothing. What may be read there may
-// be read everywhere. It need not exist.
+// nowhere is a namespace in which the profile of an agent (which limits the hub's rights in its
+// cluster) grants nothing. A type that the hub may read in this namespace may be read in all. The
+// namespace need not exist.
 const nowhere = "orrery-nowhere"
 
-// readable asks the cluster which rights the hub has in every namespace. placed are the
-// namespaces with additional rights.
+// readable asks the cluster which rights the hub has in every namespace. It reviews the rights in a
+// namespace without special ones. placed are the namespaces in which the hub has additional rights,
+// which are not in the result.
 func (c *connection) readable(ctx context.Context, placed []string) ([]authorizationv1.ResourceRule, error) {
 	client, err := authorizationv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: c.transport})
 	if err != nil {
@@ -34,8 +36,9 @@ func (c *connection) readable(ctx context.Context, placed []string) ([]authoriza
 	return review.Status.ResourceRules, nil
 }
 
-// bounded returns the list with the namespaces in which the hub may read each type: all if rules
-// allow that, otherwise the given ones, where it has all rights.
+// bounded returns a copy of the API list in which Within of each type has the namespaces in which
+// the hub may read the type. That is nil (all) if rules allow to list and watch the type. Otherwise
+// it is namespaces, where the hub has all rights, for a namespaced type, and empty for any other.
 func (a *APIs) bounded(rules []authorizationv1.ResourceRule, namespaces []string) *APIs {
 	all := slices.Clone(a.all)
 	within := append([]string{}, namespaces...) // not nil, which means everywhere
@@ -54,7 +57,8 @@ func (a *APIs) bounded(rules []authorizationv1.ResourceRule, namespaces []string
 	return newAPIs(all, slices.Clone(a.stale), a.failure)
 }
 
-// may reports whether rules allow a verb for all objects of a type.
+// may reports whether rules allow the verb for all objects of the type api. Rules for named objects
+// do not count.
 func may(rules []authorizationv1.ResourceRule, api API, verb string) bool {
 	return slices.ContainsFunc(rules, func(r authorizationv1.ResourceRule) bool {
 		names := func(list []string, name string) bool {

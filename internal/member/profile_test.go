@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestBounded: each type says where the hub may read it.
+// TestBounded: each type has the namespaces in which the hub may read it.
 func TestBounded(t *testing.T) {
 	api := func(group, resource string, namespaced bool) API {
 		return API{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: "v1", Kind: resource}, Resource: resource, Namespaced: namespaced, Verbs: []string{"list", "watch"}}
@@ -71,7 +71,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// reading are the rules by which an agent lets the hub read a cluster, but no Secrets.
+// reading returns the rules of an agent that lets the hub read a cluster, except Secrets.
 func reading() []rbacv1.PolicyRule {
 	verbs := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
@@ -81,7 +81,8 @@ func reading() []rbacv1.PolicyRule {
 	}
 }
 
-// TestProfilesNeedLess: a cluster whose agent gives the hub less is a member nevertheless, nobody is bound in it, and it says what is missing.
+// TestProfilesNeedLess: a cluster whose agent gives the hub fewer permissions is a member
+// nevertheless. Administrators are not bound in it, and its status says what is missing.
 func TestProfilesNeedLess(t *testing.T) {
 	f, site := startPull(t, Options{})
 	one := testenv.Config(1)
@@ -101,7 +102,7 @@ func TestProfilesNeedLess(t *testing.T) {
 		said := meta.FindStatusCondition(f.cluster(t, "oak").Status.Conditions, reachable)
 		return said != nil && strings.Contains(said.Message, "in namespace "+namespace) && strings.Contains(said.Message, "Placement") && strings.Contains(said.Message, "rejoin"), ""
 	})
-	// The rights come after the agent: what it offered is tried again.
+	// The permissions come after the agent. Its offer is tried again.
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "orrery"},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}},
@@ -133,7 +134,7 @@ func TestProfilesNeedLess(t *testing.T) {
 		}
 	}
 
-	// Less, on the cluster that is joined: it is seen without anybody joining again.
+	// Fewer permissions for a joined cluster take effect without another join.
 	wider := f.cluster(t, "oak")
 	patched := wider.DeepCopy()
 	patched.Spec.Agent = &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfileMirror}

@@ -13,8 +13,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// A Cluster that is to be built is no member until it has an endpoint; when it leaves, its hosts are undone after it was
-// cleaned up, and once.
+// TestProvisionedCluster: a Cluster that is to be built is not a member until it has an
+// endpoint. When it leaves, it is cleaned up once, and its hosts are undone after that.
 func TestProvisionedCluster(t *testing.T) {
 	var cleaned, dismantled atomic.Int32
 	var undone atomic.Bool

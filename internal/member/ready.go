@@ -15,18 +15,19 @@ import (
 )
 
 const (
-	// readyTimeout limits how long a join waits for an API server that answers but is not ready.
-	// The context of the join may end earlier.
+	// readyTimeout limits how long a join waits for an API server that answers but is not ready. The
+	// context of the join may end earlier.
 	readyTimeout = time.Minute
-	// trialReadyTimeout is readyTimeout for the hub's trial of new credentials. It is less than
-	// confirmTimeout, so that the join gets the result.
+	// trialReadyTimeout limits how long the hub, which tries new credentials, waits for an API server
+	// that answers but is not ready. It is less than confirmTimeout, so that the join that waits for
+	// the trial gets the result.
 	trialReadyTimeout = 20 * time.Second
 	// readyLook is the time between two checks whether an API server is ready.
 	readyLook = 500 * time.Millisecond
 )
 
-// notReadyError means that an API server cannot serve requests at the moment: it starts, stops,
-// or failed a check under load.
+// notReadyError means that an API server answered that it cannot serve requests at the moment. It
+// starts or stops, or its readiness check failed under load.
 type notReadyError struct{ err error }
 
 // Error implements error.
@@ -35,7 +36,9 @@ func (e *notReadyError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *notReadyError) Unwrap() error { return e.err }
 
-// isNotReady reports whether an API server answered that it cannot serve the request now.
+// isNotReady reports whether err means that an API server answered, but cannot serve the request
+// now. That is a *notReadyError, or a Status with a temporary HTTP status. It is false for nil, and
+// if the server did not answer at all.
 func isNotReady(err error) bool {
 	if _, ok := errors.AsType[*notReadyError](err); ok {
 		return true
@@ -45,14 +48,14 @@ func isNotReady(err error) bool {
 }
 
 // passingStatus reports whether an HTTP status is temporary, so that the next request may
-// succeed.
+// succeed: 429, or 500 and above.
 func passingStatus(code int) bool {
 	return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// askUntilReady calls ask until its error is no longer a not-ready error, and returns that
-// result. If ctx ends first, it returns the last complete answer. waiting is called once, before
-// the second call; it may be nil.
+// askUntilReady calls ask every readyLook until ask returns nil or an error for which isNotReady is
+// false, and returns that result. If ctx ends first, it returns the last error for which isNotReady
+// was true. It calls waiting once, before the second call of ask; waiting may be nil.
 func askUntilReady(ctx context.Context, ask func() error, waiting func()) error {
 	var answer error
 	for {
@@ -74,8 +77,10 @@ func askUntilReady(ctx context.Context, ask func() error, waiting func()) error 
 	}
 }
 
-// examineReady calls examine until the API server is ready, ctx ends or timeout has passed, and
-// returns the last result. progress is called once when the wait begins; it may be nil.
+// examineReady calls examine, which makes all checks of a join, until the API server is ready, ctx
+// ends or timeout has passed. It returns the last result. The error is a *JoinError if the cluster
+// is refused, or if its API server did not become ready in time. examineReady calls progress once
+// when it begins to wait; progress may be nil.
 func examineReady(
 	ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, timeout time.Duration, progress func(string),
 ) (found contact, err error) {
@@ -95,8 +100,10 @@ func examineReady(
 	return found, err
 }
 
-// WaitHubReady waits until the API server of a hub is ready, or ctx ends. Other answers, and no
-// answer, end the wait without an error, because the next request will explain them.
+// WaitHubReady waits until the API server of a hub is ready, before a command sends its first
+// request. It returns an error if the server still answers that it is not ready when ctx ends. It
+// returns nil if the server is ready, refuses the request or does not answer, because the next
+// request will report that.
 func WaitHubReady(ctx context.Context, hub *rest.Config) error {
 	rt, err := rest.TransportFor(hub)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// TestJoinWaitsUntilReady joins clusters whose API server says for a while that it is not ready.
+// TestJoinWaitsUntilReady joins clusters whose API server is not ready for a while.
 func TestJoinWaitsUntilReady(t *testing.T) {
 	f := startFleet(t, Options{})
 	door := newFront(t)
@@ -48,13 +48,13 @@ func TestJoinWaitsUntilReady(t *testing.T) {
 		door.unready.Store(0)
 	})
 	t.Run("New", func(t *testing.T) {
-		if err := join(t.Context(), "who it is"); err != nil {
+		if err := join(t.Context(), "the identity of"); err != nil {
 			t.Fatal(err)
 		}
 		if left := door.unready.Load(); left != 0 {
 			t.Errorf("the join did not ask %d times more", left)
 		}
-		want := []string{"asking " + door.URL + " who it is", "waiting until " + door.URL + " is ready", "checking that it is not joined yet"}
+		want := []string{"reading the version and the identity of " + door.URL, "waiting until " + door.URL + " is ready", "checking that the cluster has not joined yet"}
 		if diff := cmp.Diff(want, steps[:min(len(want), len(steps))]); diff != "" {
 			t.Errorf("steps (-want +got):\n%s", diff)
 		}
@@ -72,7 +72,8 @@ func TestJoinWaitsUntilReady(t *testing.T) {
 	})
 }
 
-// TestWaitHubReady asks a hub until it is ready, and leaves every other answer to the request that comes next.
+// TestWaitHubReady: WaitHubReady asks a hub until it is ready. It returns without an error for
+// any other answer, so that the next request reports the problem.
 func TestWaitHubReady(t *testing.T) {
 	var answers atomic.Pointer[[]int]
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

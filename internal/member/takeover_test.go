@@ -22,7 +22,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// TestAgentsToken: a token that an agent gave and does not renew is warned of before it ends.
+// TestAgentsToken: a condition warns of the end of an agent's token that the agent does not
+// renew.
 func TestAgentsToken(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(time.Now())
 	f, site := startPull(t, Options{Clock: clock})
@@ -42,8 +43,8 @@ func TestAgentsToken(t *testing.T) {
 	f.untilEvent(t, "oak", "CredentialsExpired")
 }
 
-// TestAgentTakesOver: where an agent takes over a cluster that was joined by kubeconfig, the hub may do there what the manifest says and no more;
-// what another hub needs stays.
+// TestAgentTakesOver: after an agent has taken over a cluster that was joined by kubeconfig,
+// the hub has only the permissions of the manifest. Permissions that another hub uses stay.
 func TestAgentTakesOver(t *testing.T) {
 	for name, shared := range map[string]bool{"Alone": false, "BesideAnotherHub": true} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestAgentTakesOver(t *testing.T) {
 				if shared {
 					return err == nil && binding.DeletionTimestamp == nil && len(binding.Annotations) == 1 && binding.Annotations[annotationUsedBy+"another"] == "elm", fmt.Sprint(binding, err)
 				}
-				// Nothing collects garbage here.
+				// No garbage collector runs here.
 				return apierrors.IsNotFound(err) || err == nil && binding.DeletionTimestamp != nil && binding.Finalizers[0] == metav1.FinalizerOrphanDependents, fmt.Sprint(binding, err)
 			})
 			f.until(t, "oak", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
@@ -102,8 +103,9 @@ func TestAgentTakesOver(t *testing.T) {
 	}
 }
 
-// TestJoinAndRedemptionAtOnce: a Cluster that waits for its agent is joined by kubeconfig at the moment in which the agent comes. Whichever is first,
-// the cluster works, by credentials that are bound to what the Cluster says.
+// TestJoinAndRedemptionAtOnce: a Cluster waits for its agent. The agent and a join by
+// kubeconfig come at the same time, in either order. The cluster works in the end, with
+// credentials that are bound to the Cluster.
 func TestJoinAndRedemptionAtOnce(t *testing.T) {
 	f, site := startPull(t, Options{})
 	hub := account(t, testenv.Config(1), "hub")
@@ -128,7 +130,7 @@ func TestJoinAndRedemptionAtOnce(t *testing.T) {
 		})
 		both.Go(func() {
 			_, err := Join(t.Context(), f.hub, JoinOptions{Name: name, Kubeconfig: testenv.Kubeconfig(1)})
-			// Neither the hub nor the cluster may answer in time.
+			// The hub or the cluster may not answer in time.
 			refused := (*JoinError)(nil)
 			if err != nil && (!errors.As(err, &refused) || refused.Reason != ReasonNotConfirmed && refused.Reason != clusterv1alpha1.ReasonUnreachable) {
 				t.Errorf("join: %v", err)

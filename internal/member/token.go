@@ -17,39 +17,44 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// bearerToken is a token that can be replaced while connections are open. Tokens are renewed
-// several times a day. Open streams, such as watches and execs, continue with their first token.
+// bearerToken is a token of a connection that can be replaced while the connection is open. Tokens
+// may be renewed several times a day. Open streams, such as watches and execs, continue with their
+// first token.
 type bearerToken struct{ value atomic.Pointer[string] }
 
+// newBearerToken returns a token with a first value. With "", requests are sent without a token.
 func newBearerToken(value string) *bearerToken {
 	t := &bearerToken{}
 	t.value.Store(&value)
 	return t
 }
 
-// bearing is a transport that sends the current token with requests that have no Authorization
-// header.
-type bearing struct {
+// tokenTransport is a transport that adds the current value of a bearerToken to requests. Requests
+// with an Authorization header are sent as they are.
+type tokenTransport struct {
 	next  http.RoundTripper
 	token *bearerToken
 }
 
-// RoundTrip implements http.RoundTripper.
-func (b *bearing) RoundTrip(req *http.Request) (*http.Response, error) {
-	token := *b.token.value.Load()
+// RoundTrip implements http.RoundTripper. It sends a copy of the request with the token, unless the
+// request has an Authorization header or the token is "".
+func (t *tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	token := *t.token.value.Load()
 	if token == "" || req.Header.Get("Authorization") != "" {
-		return b.next.RoundTrip(req)
+		return t.next.RoundTrip(req)
 	}
 	req = utilnet.CloneRequest(req)
 	req.Header.Set("Authorization", "Bearer "+token)
-	return b.next.RoundTrip(req)
+	return t.next.RoundTrip(req)
 }
 
 // WrappedRoundTripper implements utilnet.RoundTripperWrapper.
-func (b *bearing) WrappedRoundTripper() http.RoundTripper { return b.next }
+func (t *tokenTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// renew switches the connection to the tokens of the Secrets. It returns false, and changes
-// nothing, if the Secrets differ in more, or a token belongs to another user.
+// renew switches the connection to the tokens of the Secrets, and stores the grant (the record of
+// the token's issue and life). It returns false and changes nothing in these cases: the Secrets
+// differ from those of the connection in more than the tokens, a Secret is unusable, or a token
+// belongs to another user.
 func (c *connection) renew(cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) bool {
 	fixed, err := connectionKey(&cluster.Spec, withoutToken(secret), withoutToken(impersonator))
 	if err != nil || fixed != c.fixed {
@@ -69,7 +74,9 @@ func (c *connection) renew(cluster *clusterv1alpha1.Cluster, secret, impersonato
 	return true
 }
 
-// withoutToken returns a copy of a Secret without its token and grant.
+// withoutToken returns a copy of a Secret with credentials of a cluster, without its token, the
+// record of that token (grant) and new credentials on trial (candidate). So two Secrets that
+// differ only in these are equal. It is nil if secret is nil.
 func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	if secret == nil {
 		return nil
@@ -81,15 +88,17 @@ func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	return &rest
 }
 
-// withoutGrant returns the data of a Secret without the grant.
+// withoutGrant returns a copy of the data of a Secret without the grant, the record of the issue
+// and life of its token. So two Secrets with the same token are equal.
 func withoutGrant(data map[string][]byte) map[string][]byte {
 	rest := maps.Clone(data)
 	delete(rest, keyGrant)
 	return rest
 }
 
-// tokenLifeOf returns the life of a token of an agent: by the cluster's clock if the token has
-// it, otherwise until its end.
+// tokenLifeOf returns the life of a token that an agent sent. If the token has the times of its
+// issue and expiry, the life is their difference. Otherwise it is the time from now until
+// c.Expires, which is zero or negative if the token has expired. The token is not verified.
 func tokenLifeOf(c tunnel.Credentials, now time.Time) time.Duration {
 	var says struct {
 		Issued  int64 `json:"iat"`
@@ -101,8 +110,9 @@ func tokenLifeOf(c tunnel.Credentials, now time.Time) time.Duration {
 	return c.Expires.Sub(now)
 }
 
-// sameSubject reports whether two tokens are equal, or claim the same user of the same issuer.
-// The cluster verifies that.
+// sameSubject reports whether two tokens are equal, or claim the same user of the same issuer. It
+// does not verify the tokens; the cluster does that. It is false for different tokens if one of
+// them is no JSON Web Token with a subject.
 func sameSubject(a, b string) bool {
 	if a == b {
 		return true
@@ -112,13 +122,14 @@ func sameSubject(a, b string) bool {
 	return errA == nil && errB == nil && subjectA == subjectB
 }
 
-// claims are those parts of a token that identify its user.
+// claims are the parts of a JSON Web Token that identify its user.
 type claims struct {
 	Issuer  string `json:"iss"`
 	Subject string `json:"sub"`
 }
 
-// subject returns the user that a token claims, without verification.
+// subject returns the issuer and the user that a JSON Web Token claims, without verification. A
+// token without a subject is an error.
 func subject(token string) (c claims, err error) {
 	if err = read(token, &c); err == nil && c.Subject == "" {
 		err = errors.New("the token says not whose it is")
@@ -126,7 +137,9 @@ func subject(token string) (c claims, err error) {
 	return c, err
 }
 
-// read parses the claims of a ServiceAccount's token, without verification.
+// read parses the claims of a JSON Web Token, such as that of a ServiceAccount, as JSON and stores
+// them in the variable to which into points. It does not verify the token. Its errors do not
+// contain the token.
 func read(token string, into any) error {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {

@@ -21,27 +21,31 @@ import (
 
 // Limits on the data of a member in memory. A member may be hostile, or broken.
 const (
-	// maxHeader limits the header of a response.
+	// maxHeader is the maximum size of the header of a response, in bytes.
 	maxHeader = 1 << 20
-	// maxObject limits an object, an event of a watch, an error and a discovery document. etcd
-	// accepts 1.5 MB for an object.
+	// maxObject is the maximum size in bytes of an object, an event of a watch, an error and a
+	// discovery document. etcd accepts 1.5 MB for an object.
 	maxObject = 16 << 20
-	// maxList limits a list. Lists of the large types of large clusters come in pages or as
-	// events.
+	// maxList is the maximum size of a list, in bytes. Lists of the large types of large clusters come
+	// in pages or as events.
 	maxList = 256 << 20
-	// maxUnread limits the sum of all responses of a member that are being read.
+	// maxUnread is the maximum size in bytes of all responses of a member together that are being read
+	// at the same time.
 	maxUnread = 512 << 20
 )
 
-// Dial opens a connection to an address of a cluster, or to the proxy in front of it.
+// Dial opens a connection to an address of a cluster, or to the proxy in front of it. It must end
+// when ctx ends. For a cluster with an agent, Dial connects through the agent, and ignores network
+// and address.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialDirectly is the default Dial.
+// dialDirectly is the default Dial: it connects to the address without a proxy or an agent. It
+// waits up to 10 s for a connection.
 func dialDirectly(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
 }
 
-// manner is how a transport uses its connections.
+// manner is how a transport uses connections: shared, fresh or plain.
 type manner int
 
 const (
@@ -50,11 +54,12 @@ const (
 	plain                // one for each request, of HTTP/1.1, which upgrades need
 )
 
-// newTransport returns the transport for all clients of a member, which only authenticates and
-// sends.
+// newTransport returns a transport for clients of a member. It authenticates and sends requests,
+// without limits. token is sent instead of the token in config; its value may change later. as is
+// how the transport uses connections. config is not changed.
 func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken) (http.RoundTripper, error) {
 	config = rest.CopyConfig(config)
-	config.BearerToken = "" // it may change
+	config.BearerToken = "" // the token may change; tokenTransport sends it
 	if as == plain {
 		config.NextProtos = []string{"http/1.1"}
 	}
@@ -72,16 +77,17 @@ func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken)
 	if as != fresh {
 		t = utilnet.SetTransportDefaults(t) // HTTP/2, where that is offered, and pings on it
 	}
-	rt, err := rest.HTTPWrappersForConfig(config, &bearing{next: t, token: token})
+	rt, err := rest.HTTPWrappersForConfig(config, &tokenTransport{next: t, token: token})
 	if err != nil {
 		return nil, fmt.Errorf("configure authentication: %w", err)
 	}
 	return rt, nil
 }
 
-// Passage has the transports for requests of users to a cluster: with credentials that may
-// impersonate users, and without limits. It serves while the cluster's address and credentials
-// stay the same. Responses are not limited, and redirects are not followed.
+// Passage has the transports for requests of users to a cluster, with credentials that may
+// impersonate users. The caller adds the impersonation headers. The number of requests and the size
+// of responses are not limited, and redirects are returned to the caller. A passage serves while
+// the cluster's address and credentials stay the same.
 type Passage struct {
 	// Base is the address of the API server.
 	Base *url.URL
@@ -89,11 +95,14 @@ type Passage struct {
 	Requests, Upgrades http.RoundTripper
 }
 
-// NewPassage returns a passage to the API server that a configuration describes.
+// NewPassage returns a passage to the API server that config describes, for users of that server.
+// It does not dial. A nil dial connects directly. An error means that config is invalid.
 func NewPassage(config *rest.Config, dial Dial) (*Passage, error) {
 	return newPassage(config, dial, newBearerToken(config.BearerToken))
 }
 
+// newPassage returns a passage as NewPassage does, but with a token that can be replaced later
+// instead of the token in config.
 func newPassage(config *rest.Config, dial Dial, token *bearerToken) (*Passage, error) {
 	base, err := parseURL("the address of the API server", config.Host)
 	if err != nil {
@@ -101,7 +110,7 @@ func newPassage(config *rest.Config, dial Dial, token *bearerToken) (*Passage, e
 	}
 	config = rest.CopyConfig(config)
 	config.DisableCompression = true // bytes pass unchanged
-	config.UserAgent = ""            // that of the client
+	config.UserAgent = ""            // the User-Agent header of the client is kept
 	if dial == nil {
 		dial = dialDirectly
 	}
@@ -115,22 +124,25 @@ func newPassage(config *rest.Config, dial Dial, token *bearerToken) (*Passage, e
 	return p, nil
 }
 
-// close closes idle connections.
+// close closes the idle connections of the passage. Requests in flight go on.
 func (p *Passage) close() {
 	utilnet.CloseIdleConnectionsFor(p.Requests)
 	utilnet.CloseIdleConnectionsFor(p.Upgrades)
 }
 
-// guarded is the transport of the hub's own clients. It rejects redirects, which would send the
-// hub's requests and token to an address that the member chooses, and limits responses, which are
-// kept in memory.
+// guarded is the transport of the hub's own clients of a member. It returns an error for a
+// redirect, which would send the hub's requests and token to an address that the member chooses. It
+// also limits the size of responses, which the hub keeps in memory.
 type guarded struct {
 	next   http.RoundTripper
 	base   *url.URL
 	unread *atomic.Int64
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. Reading the body of the response returns an error when a
+// limit is exceeded: for an object, an event of a watch, a list, or all responses of the member
+// that are being read. The size of upgraded connections and of watches in protobuf is not limited
+// here.
 func (g *guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := g.next.RoundTrip(req)
 	if err != nil {
@@ -150,19 +162,21 @@ func (g *guarded) RoundTrip(req *http.Request) (*http.Response, error) {
 		case isWatch(req) && media == "application/json":
 			b.events = true
 		case isWatch(req) && media == "application/vnd.kubernetes.protobuf":
-			return resp, nil // its decoder bounds an event by the length in front of it
+			return resp, nil // its decoder limits an event by the length before it
 		}
 	}
 	resp.Body = b
 	return resp, nil
 }
 
+// isWatch reports whether a request has the query parameter watch.
 func isWatch(req *http.Request) bool {
 	on, err := strconv.ParseBool(req.URL.Query().Get("watch"))
 	return err == nil && on
 }
 
-// isList reports whether a request reads a collection, such as /api/v1/namespaces/NAME/pods.
+// isList reports whether a request is a GET for a collection, such as /api/v1/namespaces/NAME/pods.
+// base is the address of the cluster; its path is removed from that of the request first.
 func isList(req *http.Request, base *url.URL) bool {
 	parts := strings.Split(strings.Trim(strings.TrimPrefix(req.URL.Path, strings.TrimSuffix(base.Path, "/")), "/"), "/")
 	version := 2 // segments up to it: api, v1
@@ -179,7 +193,9 @@ func isList(req *http.Request, base *url.URL) bool {
 	return len(parts) == 1
 }
 
-// boundedBody is a response body that returns an error when it becomes too large.
+// boundedBody is a response body that returns an error when it becomes too large. It must be
+// closed: until then its bytes count in unread, the number of bytes of all responses of the member
+// that are being read.
 type boundedBody struct {
 	io.ReadCloser
 
@@ -193,7 +209,8 @@ type boundedBody struct {
 	quoted, escape bool
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. If the response exceeds a limit, Read returns an error instead of
+// data: maxObject or maxList for this response, or maxUnread for all responses of the member.
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	held := b.held + int64(n)
@@ -211,14 +228,17 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer.
+// Close implements io.Closer. The bytes of this response no longer count in the sum of all
+// responses of the member.
 func (b *boundedBody) Close() error {
 	b.unread.Add(-b.held)
 	b.held = 0
 	return b.ReadCloser.Close()
 }
 
-// scan returns the number of bytes of the unfinished object after p.
+// scan parses p, the next bytes of a sequence of JSON objects (the events of a watch). It returns
+// the number of bytes since the end of the last complete object. Read compares that number with the
+// limit for an event. It assumes valid JSON.
 func (b *boundedBody) scan(p []byte) int64 {
 	held := b.held
 	for len(p) > 0 {
@@ -250,7 +270,8 @@ func (b *boundedBody) scan(p []byte) int64 {
 	return held
 }
 
-// readDocument reads a response that is not a list of objects.
+// readDocument reads all of r, a response that is not a list of objects. It is an error if the
+// response is larger than maxObject. It does not close r.
 func readDocument(r io.Reader) ([]byte, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxObject+1))
 	if err == nil && len(content) > maxObject {

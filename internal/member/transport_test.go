@@ -19,7 +19,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// memberAt is a member with a server of somebody's behind it.
+// memberAt returns a member whose API server is server.
 func memberAt(t *testing.T, server *hostile) *Member {
 	t.Helper()
 	r := &Registry{options: Options{}.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
@@ -37,7 +37,8 @@ func memberAt(t *testing.T, server *hostile) *Member {
 	return m
 }
 
-// A member cannot send our requests, and the token that they bear, to anybody else.
+// TestRedirectsAreNotFollowed: a member cannot redirect the hub's requests, which carry a
+// token, to another server.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	var reached atomic.Int32
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))
@@ -66,14 +67,15 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// What an upgrade runs is not run again when it is lost before it is answered, though it is a GET.
+// TestUpgradesAreSentOnce: an upgrade may run a command, so it is not repeated if the
+// connection breaks before the answer, although it is a GET.
 func TestUpgradesAreSentOnce(t *testing.T) {
 	var asked atomic.Int32
 	server := newHostile(t, func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1) > 1 {
 			panic(http.ErrAbortHandler)
 		}
-		http.Error(w, "no such container", http.StatusBadRequest) // the connection could be used again
+		http.Error(w, "no such container", http.StatusBadRequest) // leaves the connection reusable
 	})
 	p := memberAt(t, server).Passage()
 	for _, answered := range []bool{true, false} {
@@ -101,7 +103,9 @@ func TestUpgradesAreSentOnce(t *testing.T) {
 	}
 }
 
-// A member cannot fill our memory with its answers, and a watch may go on for ever.
+// TestAnswersAreBounded: the size of an answer that the hub reads from a member is limited, so
+// that the answer cannot fill the hub's memory. A watch as a whole has no limit, only its
+// events.
 func TestAnswersAreBounded(t *testing.T) {
 	event := func(size int) []byte {
 		return []byte(`{"type":"ADDED","object":{"kind":"ConfigMap","data":{"a\"}":"` + strings.Repeat("x", size) + `","b":["}{"]}}}` + "\n")
@@ -119,15 +123,15 @@ func TestAnswersAreBounded(t *testing.T) {
 	nested := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, err := io.WriteString(w, `{"type":"ADDED","object":{"items":[`)
-		for err == nil { // each line could be taken for an event
+		for err == nil { // each line looks like an event
 			_, err = w.Write(bytes.Repeat([]byte(`{"kind":"Pod"},`+"\n"), 1000))
 		}
 	}
 	for name, c := range map[string]struct {
 		path   string
 		answer http.HandlerFunc
-		most   int64 // that is read
-		whole  bool  // without an error
+		most   int64 // bytes that are read
+		whole  bool  // read to its end without an error
 	}{
 		"List":      {"/api/v1/pods", endless(`{"items":["`), maxList, false},
 		"OfOneType": {"/apis/apps/v1/namespaces/a/deployments", endless(`{"items":["`), maxList, false},
@@ -180,7 +184,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// What is being read of a member at once is bounded, too, and is free again when it was read.
+// TestAnswersTogetherAreBounded: the answers that are read from a member at the same time are
+// limited together. A closed answer does not count any more.
 func TestAnswersTogetherAreBounded(t *testing.T) {
 	part := bytes.Repeat([]byte("x"), 1<<20)
 	m := memberAt(t, newHostile(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -223,7 +228,7 @@ func TestAnswersTogetherAreBounded(t *testing.T) {
 	body.Close()
 }
 
-// Where events end is seen however they arrive.
+// TestEventsAreToldApart: the end of each event is found, for any split of the stream.
 func TestEventsAreToldApart(t *testing.T) {
 	text := []byte(`{"a":"\\"}` + "\n" + ` {"b":[{"c":"}\"{"}]}{"d":{}}`)
 	if !json.Valid(text[:10]) {

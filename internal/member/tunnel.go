@@ -22,37 +22,43 @@ import (
 )
 
 const (
-	// agentsDelay combines changes of a cluster's agents. Each new connection uses a spare and
-	// lets another one connect.
+	// agentsDelay combines changes of a cluster's agents into one reconcile. Each new connection
+	// through an agent uses a spare (a tunnel connection that waits for use), and the agent opens
+	// another one.
 	agentsDelay = 100 * time.Millisecond
-	// sparesInterval is the least time between two writes of the number of spares.
+	// sparesInterval is the least time between two writes of the number of spare tunnel connections
+	// into a Cluster's status.
 	sparesInterval = 30 * time.Second
-	// agentsReturn is how long after a start the agents of all clusters may take to reconnect.
-	// Before that they do not count as away.
+	// agentsReturn is how long after a start of the hub the agents of all clusters may take to
+	// reconnect. Until then, a cluster without a connected agent does not count as unreachable.
 	agentsReturn = 30 * time.Second
 )
 
-// Tunnel connects to clusters whose agents dial the hub. gateway.Gateway implements it.
+// Tunnel connects to clusters whose agents dial the hub. gateway.Gateway implements Tunnel.
 type Tunnel interface {
-	// Dial connects to a destination in a cluster, through one of its agents.
+	// Dial connects to a destination in a cluster, such as tunnel.APIServer, through one of
+	// its agents.
 	Dial(ctx context.Context, cluster, destination string) (net.Conn, error)
-	// Agents returns the connected agents of a cluster.
+	// Agents returns the connected agents of a cluster. It is empty if there are none, or the
+	// cluster is unknown.
 	Agents(cluster string) []gateway.Agent
 }
 
-// pulls reports whether an agent of the Cluster dials the hub.
+// pulls reports whether the Cluster is reached through an agent that dials the hub (syncMode
+// Pull).
 func pulls(cluster *clusterv1alpha1.Cluster) bool {
 	return cluster.Spec.SyncMode == clusterv1alpha1.Pull
 }
 
-// awaitsAgent reports whether the first agent of the Cluster has not come yet. It is no member
-// yet.
+// awaitsAgent reports whether the Cluster is reached through an agent and lacks an address or
+// credentials, because its first agent has not connected yet. The Cluster then is no member.
 func awaitsAgent(cluster *clusterv1alpha1.Cluster) bool {
 	return pulls(cluster) && (cluster.Spec.APIEndpoint == "" || cluster.Spec.SecretRef.Name == "")
 }
 
-// dialer returns the Dial for a Cluster: direct, or through its agent, which alone knows the
-// address. Only this function decides that.
+// dialer returns the Dial for a Cluster. For syncMode Pull it dials through an agent and ignores
+// the address, because only the agent knows the address of the API server. Otherwise it dials the
+// address itself. Without a tunnel, the Dial through an agent always returns errNoTunnel.
 func (r *Registry) dialer(cluster *clusterv1alpha1.Cluster) Dial {
 	if !pulls(cluster) {
 		return r.options.Dial
@@ -66,11 +72,13 @@ func (r *Registry) dialer(cluster *clusterv1alpha1.Cluster) Dial {
 	}
 }
 
-// errNoTunnel means that the hub has no tunnel to reach a cluster through its agent.
+// errNoTunnel is the error of a dial to a cluster with syncMode Pull by a hub that accepts no
+// agents.
 var errNoTunnel = errors.New("the cluster is reached by its agent (syncMode Pull), and this hub accepts no agents; " +
 	"join the cluster again with orrery cluster join --cluster-kubeconfig, or start a server that has a tunnel")
 
-// agents returns the connected agents of a Cluster.
+// agents returns the connected agents of the Cluster with this name. It is empty if none is
+// connected, or if the hub has no tunnel.
 func (r *Registry) agents(cluster string) []gateway.Agent {
 	if r.options.Tunnel == nil {
 		return nil
@@ -78,8 +86,9 @@ func (r *Registry) agents(cluster string) []gateway.Agent {
 	return r.options.Tunnel.Agents(cluster)
 }
 
-// AgentsChanged notifies the registry that an agent of a cluster connected, disconnected or
-// changed. It does not block.
+// AgentsChanged must be called when an agent of a cluster has connected, disconnected or changed.
+// The registry then reconciles the Cluster, tries new credentials that wait for an agent, and
+// probes the cluster if it was unreachable. AgentsChanged does not block.
 func (r *Registry) AgentsChanged(cluster string) {
 	r.mu.Lock()
 	if t := r.trials[cluster]; t != nil && t.agent {
@@ -88,19 +97,20 @@ func (r *Registry) AgentsChanged(cluster string) {
 	r.mu.Unlock()
 	r.enqueue(cluster, agentsDelay)
 	if m, ok := r.Member(cluster); ok && !m.Reachable() && pulls(m.Cluster()) {
-		nudge(m.kick) // it may be reachable again
+		nudge(m.kick) // the cluster may be reachable again
 	}
 }
 
-// agentsAway reports whether the cluster cannot be asked because none of its agents is connected.
+// agentsAway reports whether the cluster cannot be reached because none of its agents is connected.
+// It is false for a cluster that is reached without an agent, and for a hub without a tunnel.
 func (m *Member) agentsAway() bool {
 	r := m.registry
 	return pulls(m.Cluster()) && r.options.Tunnel != nil && len(r.agents(m.name)) == 0
 }
 
-// awaitsAgents reports whether nothing is known of the cluster, because this process has just
-// started and agents may not have reconnected yet. They cannot connect while there is no hub, so
-// their absence means nothing yet.
+// awaitsAgents reports whether the state of the cluster is unknown because this process has just
+// started and agents may not have reconnected yet. Agents lose their connections when the hub
+// stops, so missing agents do not show yet that the cluster is unreachable.
 func (m *Member) awaitsAgents() bool {
 	m.mu.RLock()
 	undecided := m.contact.state == undecided
@@ -108,16 +118,19 @@ func (m *Member) awaitsAgents() bool {
 	return undecided && m.registry.beginning() > 0 && m.agentsAway()
 }
 
-// beginning returns how much longer agents may take to reconnect after the start of this process;
-// negative: the time is over.
+// beginning returns how much longer the agents of all clusters may take to reconnect after the
+// start of this process. It is zero or negative when that time is over.
 func (r *Registry) beginning() time.Duration {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return agentsReturn - time.Since(r.began)
 }
 
-// showAgents writes the state of the agents into the status of a Cluster. It is not a step, since
-// Ready does not depend on it.
+// showAgents writes the state of the agents and the condition AgentConnected into the status of o.
+// It records an Event when the first agent has connected and when the last one has disconnected.
+// For a cluster without agents (syncMode Push), it removes the state and the condition. For
+// agentsReturn after a start, it keeps an earlier state if no agent is connected. It is not a
+// reconcile step, since the condition Ready does not depend on it.
 func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	if !pulls(o) {
 		o.Status.Agent = nil
@@ -129,7 +142,7 @@ func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionAgentConnected)
 	if now.Replicas == 0 && said != nil && said.Status == metav1.ConditionTrue {
 		if wait := r.beginning(); wait > 0 {
-			r.enqueue(o.Name, wait) // the process has just started, and they may reconnect
+			r.enqueue(o.Name, wait) // the process has just started, and the agents may reconnect
 			return
 		}
 	}
@@ -153,8 +166,9 @@ func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	reconciler.SetCondition(&o.Status.Conditions, condition, o.Generation)
 }
 
-// countSpares writes the state of the agents. A change of only the number of spares is written at
-// most every sparesInterval, since it changes with each connection.
+// countSpares writes now, the state of the agents, into the status of o. If only the number of
+// spare tunnel connections changed, it writes that at most every sparesInterval, because the number
+// changes with each connection. Until then it enqueues the Cluster for later.
 func (c *clusters) countSpares(o *clusterv1alpha1.Cluster, now *clusterv1alpha1.AgentStatus) {
 	old := o.Status.Agent
 	if equality.Semantic.DeepEqual(old, now) {
@@ -178,7 +192,9 @@ func (c *clusters) countSpares(o *clusterv1alpha1.Cluster, now *clusterv1alpha1.
 	o.Status.Agent = now
 }
 
-// summary returns the status for agents. It does not depend on their order.
+// summary returns the field status.agent of a Cluster for its connected agents. It has the number
+// of agents and spares, the start of the longest connection, the address of the newest one, the
+// oldest version, and the first expiry of a certificate. It is never nil.
 func summary(agents []gateway.Agent) *clusterv1alpha1.AgentStatus {
 	s := &clusterv1alpha1.AgentStatus{Replicas: int32(len(agents))} //nolint:gosec // a gateway bounds them
 	if len(agents) == 0 {
@@ -210,8 +226,8 @@ func summary(agents []gateway.Agent) *clusterv1alpha1.AgentStatus {
 	return s
 }
 
-// older reports whether version a of an agent is older than b. An invalid version, such as that
-// of a test build, is older than any valid one.
+// older reports whether version a of an agent is older than b. An invalid version, such as that of
+// a test build, is older than any valid one. Two invalid versions are compared as texts.
 func older(a, b string) bool {
 	va, errA := version.ParseGeneric(a)
 	vb, errB := version.ParseGeneric(b)
@@ -221,7 +237,8 @@ func older(a, b string) bool {
 	return va.LessThan(vb)
 }
 
-// waitsForAgent returns the message for a cluster whose agent has not come yet.
+// waitsForAgent returns the message for the named cluster, whose first agent has not connected yet,
+// with what the user must do.
 func waitsForAgent(cluster string) string {
-	return fmt.Sprintf("no agent of the cluster has come yet; run orrery cluster join %s --pull, and apply the manifest that it prints in the cluster", cluster)
+	return fmt.Sprintf("no agent of the cluster has connected yet; run orrery cluster join %s --pull, and apply the manifest that it prints in the cluster", cluster)
 }

@@ -30,10 +30,10 @@ import (
 
 const connectedNow = clusterv1alpha1.ConditionAgentConnected
 
-// fakeEndpoint resolves to nothing: who is reached by it is reached by an agent.
+// fakeEndpoint does not resolve, so a cluster with it can only be reached through an agent.
 const fakeEndpoint = "https://oak.invalid:6443"
 
-// startPull runs a fleet with a gateway.
+// startPull runs a fleet with a tunnel gateway.
 func startPull(t *testing.T, o Options) (*fleet, *tunneltest.Site) {
 	t.Helper()
 	site := tunneltest.New(t)
@@ -43,7 +43,8 @@ func startPull(t *testing.T, o Options) (*fleet, *tunneltest.Site) {
 	return f, site
 }
 
-// account makes a ServiceAccount in a cluster that may do everything, or what rules say, and returns its name.
+// account creates a ServiceAccount in a cluster and returns its name. Without rules it has all
+// permissions.
 func account(t *testing.T, cfg *rest.Config, name string, rules ...rbacv1.PolicyRule) string {
 	t.Helper()
 	api := clientset(t, cfg)
@@ -81,7 +82,7 @@ func clientset(t *testing.T, cfg *rest.Config) kubernetes.Interface {
 	return api
 }
 
-// offered are credentials with a new token of a ServiceAccount of a cluster.
+// offered returns credentials with a new token of a ServiceAccount.
 func offered(t *testing.T, cfg *rest.Config, account string) tunnel.Credentials {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3600))}}
@@ -96,10 +97,10 @@ func offered(t *testing.T, cfg *rest.Config, account string) tunnel.Credentials 
 	return tunnel.Credentials{Endpoint: fakeEndpoint, TLSServerName: "localhost", CA: ca, Token: got.Status.Token, Expires: got.Status.ExpirationTimestamp.Time}
 }
 
-// address of an API server, to dial.
+// hostOf returns the address of an API server for dialling.
 func hostOf(cfg *rest.Config) string { return strings.TrimPrefix(cfg.Host, "https://") }
 
-// pull creates a Cluster whose agent is to come.
+// pull creates a Cluster that waits for its agent.
 func (f *fleet) pull(t *testing.T, name string, agent *clusterv1alpha1.Agent) *clusterv1alpha1.Cluster {
 	t.Helper()
 	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, Agent: agent}}
@@ -114,7 +115,7 @@ func (f *fleet) offer(t *testing.T, c *clusterv1alpha1.Cluster, credentials tunn
 	return f.registry.Offer(t.Context(), c.Name, c.UID, credentials, redeemed)
 }
 
-// pullReady joins server 1 by an agent.
+// pullReady joins server 1 with an agent.
 func (f *fleet) pullReady(t *testing.T, site *tunneltest.Site, name string) (*clusterv1alpha1.Cluster, *tunneltest.Agent) {
 	t.Helper()
 	c := f.pull(t, name, nil)
@@ -125,7 +126,8 @@ func (f *fleet) pullReady(t *testing.T, site *tunneltest.Site, name string) (*cl
 	return f.until(t, name, readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady), agent
 }
 
-// credentialID is that of the token with which the hub comes to a member.
+// credentialID returns the ID of the token that the hub sends to a member, as the member sees
+// it.
 func credentialID(t *testing.T, m *Member) string {
 	t.Helper()
 	api, err := kubernetes.NewForConfig(m.Config())
@@ -140,7 +142,7 @@ func credentialID(t *testing.T, m *Member) string {
 	return strings.Join(review.Status.UserInfo.Extra["authentication.kubernetes.io/credential-id"], "")
 }
 
-// tokenID is that of a token.
+// tokenID returns the ID of a token in the form of credentialID.
 func tokenID(t *testing.T, token string) string {
 	t.Helper()
 	raw, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
@@ -156,7 +158,7 @@ func tokenID(t *testing.T, token string) string {
 	return "JTI=" + claims.ID
 }
 
-// TestPull is the life of a cluster whose agent dials in.
+// TestPull covers the life of a cluster with an agent.
 func TestPull(t *testing.T) {
 	f, site := startPull(t, losing(Options{}))
 	hub := account(t, testenv.Config(1), "hub")
@@ -185,7 +187,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("status.agent is %+v", a)
 	}
 
-	// A new token is taken while a watch is open, which goes on.
+	// A new token is used while a watch is open, and the watch continues.
 	m := f.member(t, "oak")
 	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	w, err := m.Dynamic().Resource(namespaces).Watch(t.Context(), metav1.ListOptions{})
@@ -223,13 +225,14 @@ func TestPull(t *testing.T) {
 		t.Errorf("what is there already was written again: %v", err)
 	}
 
-	// A silent agent: unknown, and back.
+	// The cluster is unknown while its agent is silent, and known again afterwards.
 	f.registry.mu.Lock()
-	f.registry.began = time.Now() // what came before may have taken long
+	f.registry.began = time.Now() // the steps before may have taken long
 	f.registry.mu.Unlock()
 	agent.Stop()
 	f.until(t, "oak", reachable, metav1.ConditionUnknown, clusterv1alpha1.ReasonUnreachable)
-	f.until(t, "oak", connectedNow, metav1.ConditionTrue, clusterv1alpha1.ReasonAgentConnected) // the hub has just begun: agents may be on their way
+	// The hub has just started, so agents may still be on their way.
+	f.until(t, "oak", connectedNow, metav1.ConditionTrue, clusterv1alpha1.ReasonAgentConnected)
 	agent = site.Run("oak", "b", hostOf(testenv.Config(1)))
 	f.until(t, "oak", reachable, metav1.ConditionTrue, clusterv1alpha1.ReasonAPIServerReady)
 	agent.Swallow(true)
@@ -245,7 +248,7 @@ func TestPull(t *testing.T) {
 	agent.Stop()
 	f.until(t, "oak", connectedNow, metav1.ConditionUnknown, clusterv1alpha1.ReasonNoAgent)
 
-	// Its agent away, it leaves as one that cannot be reached.
+	// Without its agent, the cluster leaves as one that is unreachable.
 	f.until(t, "oak", reachable, metav1.ConditionUnknown, clusterv1alpha1.ReasonUnreachable)
 	if err := Unjoin(t.Context(), f.hub, "oak", false); err != nil {
 		t.Fatal(err)
@@ -264,7 +267,8 @@ func TestPull(t *testing.T) {
 	})
 }
 
-// TestRestartAwaitsAgents: a hub that starts anew says nothing of a cluster before its agents had time to come back.
+// TestRestartAwaitsAgents: a hub that restarts reports no cluster as lost before its agents had
+// time to reconnect.
 func TestRestartAwaitsAgents(t *testing.T) {
 	f, site := startPull(t, Options{})
 	before, _ := f.pullReady(t, site, "oak")
@@ -288,7 +292,7 @@ func TestRestartAwaitsAgents(t *testing.T) {
 	}
 }
 
-// TestWaitingLeaves: a Cluster whose agent never came leaves at once, whatever was offered for it.
+// TestWaitingLeaves: a Cluster whose agent never came leaves at once, with or without an offer.
 func TestWaitingLeaves(t *testing.T) {
 	f, _ := startPull(t, Options{})
 	for _, name := range []string{"never", "offered"} {
@@ -306,7 +310,8 @@ func TestWaitingLeaves(t *testing.T) {
 	}
 }
 
-// TestNoTunnel: a hub that accepts no agents says so, of those that wait and of those that have joined.
+// TestNoTunnel: if a hub accepts no agents, the conditions of waiting and of joined clusters
+// say so.
 func TestNoTunnel(t *testing.T) {
 	f := startFleet(t, losing(Options{}))
 	waits := f.pull(t, "waits", nil)
@@ -328,14 +333,14 @@ func TestNoTunnel(t *testing.T) {
 	}
 }
 
-// TestOfferRefused: what an agent offers replaces nothing unless it leads to the same cluster.
+// TestOfferRefused: an agent's offer replaces credentials only if it leads to the same cluster.
 func TestOfferRefused(t *testing.T) {
 	f, site := startPull(t, Options{HubID: ""})
 	c, agent := f.pullReady(t, site, "oak")
 	hub := account(t, testenv.Config(1), "hub")
 	data := f.secret(t, "oak").Data
 	one, two := testenv.Config(1), testenv.Config(2)
-	stranger := account(t, two, "hub")
+	otherCluster := account(t, two, "hub")
 	strange := newHostile(t, nil)
 	good := offered(t, one, hub)
 	changed := func(change func(*tunnel.Credentials)) tunnel.Credentials {
@@ -350,8 +355,8 @@ func TestOfferRefused(t *testing.T) {
 		uid         string
 		want        string
 	}{
-		"AnotherCluster":         {credentials: offered(t, two, stranger), redeemed: false, to: two, want: "the same in"},
-		"UnknownUID":             {credentials: good, uid: "other", want: "not the one"},
+		"AnotherCluster":         {credentials: offered(t, two, otherCluster), redeemed: false, to: two, want: "the same in"},
+		"UnknownUID":             {credentials: good, uid: "other", want: "created again"},
 		"NoToken":                {credentials: changed(func(c *tunnel.Credentials) { c.Token = " " }), want: "no token"},
 		"NoAuthority":            {credentials: changed(func(c *tunnel.Credentials) { c.CA = []byte("x") }), want: "authority"},
 		"NoURL":                  {credentials: changed(func(c *tunnel.Credentials) { c.Endpoint = "http://oak" }), want: "https://"},
@@ -367,7 +372,7 @@ func TestOfferRefused(t *testing.T) {
 				defer agent.Lead(hostOf(one))
 			}
 			if name == "AnotherCluster" {
-				tc.want = "" // whichever of the checks finds it out first
+				tc.want = "" // any of the checks may notice it first
 			}
 			ours := *c
 			if tc.uid != "" {
@@ -389,9 +394,9 @@ func TestOfferRefused(t *testing.T) {
 		t.Error("the cluster is unreachable")
 	}
 
-	// The token of a join speaks for who joins, but not for another cluster than is joined.
+	// A redeemed offer may replace the credentials, but not with those of another cluster.
 	agent.Lead(hostOf(two))
-	if err := f.offer(t, c, offered(t, two, stranger), true); err != nil {
+	if err := f.offer(t, c, offered(t, two, otherCluster), true); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the other cluster is refused", func() (bool, string) {
@@ -406,7 +411,8 @@ func TestOfferRefused(t *testing.T) {
 	}
 }
 
-// publish has a cluster say which authorities its API server has, as kube-controller-manager does.
+// publish writes the certificate authorities of the API server to a cluster, as
+// kube-controller-manager does.
 func publish(t *testing.T, cfg *rest.Config, ca []byte) {
 	t.Helper()
 	maps := clientset(t, cfg).CoreV1().ConfigMaps(metav1.NamespaceSystem)
@@ -420,7 +426,8 @@ func publish(t *testing.T, cfg *rest.Config, ca []byte) {
 	}
 }
 
-// TestAuthorityRotates: an authority that the API server publishes is taken from a report, and one that was redeemed without that.
+// TestAuthorityRotates: a report may bring a certificate authority that the API server
+// publishes. A redeemed offer may bring any.
 func TestAuthorityRotates(t *testing.T) {
 	f, site := startPull(t, Options{})
 	c, _ := f.pullReady(t, site, "oak")
@@ -438,7 +445,8 @@ func TestAuthorityRotates(t *testing.T) {
 	f.until(t, "oak", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 }
 
-// TestAlreadyJoined: the agent of a cluster that is joined under another name waits, and joins when that one has left.
+// TestAlreadyJoined: the agent of a cluster that is joined under another name waits. It joins
+// when the other Cluster has left.
 func TestAlreadyJoined(t *testing.T) {
 	f, site := startPull(t, Options{})
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
@@ -458,7 +466,8 @@ func TestAlreadyJoined(t *testing.T) {
 	f.until(t, "oak", readyNow, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 }
 
-// TestOffersAtOnce: two replicas of an agent that redeem and report at the same time converge.
+// TestOffersAtOnce: two replicas of an agent redeem and report concurrently, and the result is
+// consistent.
 func TestOffersAtOnce(t *testing.T) {
 	f, site := startPull(t, Options{})
 	one := testenv.Config(1)
@@ -471,7 +480,7 @@ func TestOffersAtOnce(t *testing.T) {
 		tokens[tokenID(t, credentials.Token)] = true
 		all.Go(func() {
 			if err := f.registry.Offer(context.WithoutCancel(t.Context()), c.Name, c.UID, credentials, i%2 == 0); err != nil {
-				t.Logf("offer %d: %v", i, err) // one may be told to try again
+				t.Logf("offer %d: %v", i, err) // one may have to try again
 			}
 		})
 	}
@@ -492,7 +501,8 @@ func TestOffersAtOnce(t *testing.T) {
 	})
 }
 
-// TestOfferKilled: a hub that was killed between any two writes of a first offer finishes it.
+// TestOfferKilled: a hub that was killed between any two writes of a first offer completes the
+// offer after its restart.
 func TestOfferKilled(t *testing.T) {
 	one := testenv.Config(1)
 	for name, half := range map[string]func(t *testing.T, hub client.Client, c *clusterv1alpha1.Cluster, next *candidate){
@@ -508,7 +518,7 @@ func TestOfferKilled(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := startFleet(t, Options{}) // without a tunnel it tries nothing
+			f := startFleet(t, Options{}) // without a tunnel it tries no offer
 			c := f.pull(t, "oak", nil)
 			if err := f.offer(t, c, offered(t, one, account(t, one, "hub")), true); err != nil {
 				t.Fatal(err)
@@ -539,11 +549,12 @@ func TestOfferKilled(t *testing.T) {
 	}
 }
 
-// TestModeChanges changes who dials a cluster that works, both ways: it is reachable all along, no workload is touched, and
-// at every moment the credentials are bound to what the Cluster says, or are about to be by what was accepted.
+// TestModeChanges changes how a working cluster is dialled, from Push to Pull and back. The
+// cluster stays reachable, and no workload is touched. At any time the credentials are bound to
+// the Cluster, or an accepted candidate is about to bind them.
 func TestModeChanges(t *testing.T) {
-	// A change of the mode that loses the cluster for a minute is noticed. An answer that comes half
-	// a minute late is not such a loss.
+	// These options notice if a change of the mode loses the cluster for a minute. They
+	// tolerate an answer that is half a minute late.
 	f, site := startPull(t, Options{ProbeTimeout: 15 * time.Second, FailureThreshold: 3})
 	recorder, err := testenv.NewRecorder(testenv.Config(1))
 	if err != nil {
@@ -572,7 +583,7 @@ func TestModeChanges(t *testing.T) {
 			}
 			again := &clusterv1alpha1.Cluster{}
 			if f.hub.Get(ctx, client.ObjectKey{Name: "oak"}, again) != nil || again.Generation != c.Generation {
-				continue // it changed between the two looks
+				continue // the Cluster changed between the two reads
 			}
 			next := waiting(s, "oak")
 			if err := bound(s, c); err != nil && (next == nil || !next.Accepted) {
@@ -620,7 +631,8 @@ func TestModeChanges(t *testing.T) {
 		}
 	}
 
-	// A report while the mode is Push is for nothing; the mode alone, changed by hand, is refused, and taken up by the next report.
+	// A report while the mode is Push is ignored. The mode alone, changed by hand, makes the
+	// Secret unbound. The next report binds it again.
 	before := f.secret(t, "oak").ResourceVersion
 	if err := f.offer(t, c, credentials, false); err != nil || f.secret(t, "oak").ResourceVersion != before {
 		t.Errorf("the report of an agent that is not used was written: %v", err)

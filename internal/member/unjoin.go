@@ -15,8 +15,10 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Unjoin deletes the Cluster, so that it leaves the fleet. Placed objects stay in it, unless
-// deleteWorkloads is true. WaitGone waits until it has left.
+// Unjoin deletes the Cluster, so that it leaves the fleet. It does not wait until the Cluster has
+// left; WaitGone does. Before the deletion it sets spec.deletionPolicy: placed objects stay in the
+// cluster, or are deleted if deleteWorkloads is true. A Cluster that does not exist is an error
+// that satisfies apierrors.IsNotFound.
 func Unjoin(ctx context.Context, hub client.Client, name string, deleteWorkloads bool) error {
 	cluster := &clusterv1alpha1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Name: name}, cluster); err != nil {
@@ -43,7 +45,8 @@ func Unjoin(ctx context.Context, hub client.Client, name string, deleteWorkloads
 	return nil
 }
 
-// WaitReady waits until a cluster is Ready. If ctx ends first, the error says why it is not.
+// WaitReady waits until the Cluster with this name is Ready, and returns it. The Cluster need not
+// exist yet. If ctx ends first, the error says why the Cluster is not Ready.
 func WaitReady(ctx context.Context, hub client.WithWatch, name string) (*clusterv1alpha1.Cluster, error) {
 	cluster, err := await(ctx, hub, name, func(c *clusterv1alpha1.Cluster) bool {
 		return c != nil && meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionReady)
@@ -54,8 +57,9 @@ func WaitReady(ctx context.Context, hub client.WithWatch, name string) (*cluster
 	return cluster, nil
 }
 
-// WaitGone waits until a cluster has left. It returns the last seen Cluster, whose condition
-// WorkloadsLeft shows what happened to its workloads; nil: it was gone at the start. If ctx ends
+// WaitGone waits until a cluster has left the fleet, so that its Cluster is gone. It returns the
+// last seen Cluster, also with an error. The condition WorkloadsLeft of that Cluster shows what
+// happened to its workloads. The result is nil if the Cluster was gone at the start. If ctx ends
 // first, the error says what the departure waits for.
 func WaitGone(ctx context.Context, hub client.WithWatch, name string) (*clusterv1alpha1.Cluster, error) {
 	var seen *clusterv1alpha1.Cluster
@@ -71,7 +75,8 @@ func WaitGone(ctx context.Context, hub client.WithWatch, name string) (*clusterv
 	return seen, nil
 }
 
-// because adds the Ready condition of a Cluster to an error.
+// because returns err with the reason and the message of the Ready condition of c, which say why a
+// wait did not end. It returns err itself if c is nil.
 func because(c *clusterv1alpha1.Cluster, err error) error {
 	if c == nil {
 		return err
@@ -83,10 +88,14 @@ func because(c *clusterv1alpha1.Cluster, err error) error {
 	return fmt.Errorf("%w: %s: %s", err, ready.Reason, ready.Message)
 }
 
+// errWatchEnded is the error of follow when a watch has ended or failed, so that it must be started
+// again.
 var errWatchEnded = errors.New("watch ended")
 
-// await watches a Cluster until done accepts it, and returns the last seen one. The Cluster is
-// nil if it does not exist.
+// await watches the Cluster with this name until done returns true for it, and returns the last
+// seen one. done is called with nil, and the result is nil, if the Cluster does not exist. An error
+// means that ctx has ended, or that a list or the start of a watch failed. Watches that end are
+// started again.
 func await(ctx context.Context, hub client.WithWatch, name string, done func(*clusterv1alpha1.Cluster) bool) (*clusterv1alpha1.Cluster, error) {
 	var last *clusterv1alpha1.Cluster
 	only := &client.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}
@@ -114,6 +123,9 @@ func await(ctx context.Context, hub client.WithWatch, name string, done func(*cl
 	}
 }
 
+// follow reads events of the watch w until done returns true for the Cluster in an event. last is
+// the Cluster before the first event. It returns the last seen Cluster, which is nil after its
+// deletion. The error is errWatchEnded if the watch has ended or failed, or that of ctx.
 func follow(ctx context.Context, w watch.Interface, last *clusterv1alpha1.Cluster, done func(*clusterv1alpha1.Cluster) bool) (*clusterv1alpha1.Cluster, error) {
 	for {
 		select {

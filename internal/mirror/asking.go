@@ -16,14 +16,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A type with a few mirrored namespaces is listed and watched in each namespace, because the hub
-// may have access to these only. The lists run one after another, like pages of one list whose
-// resource version is that of the first. Changes in the other namespaces between that version and
-// their own list are repeated by the watches. The watches are merged to one. Its version is that
-// of the watch that is furthest behind.
+// A type that is mirrored from a few namespaces only is listed and watched in each of them: the hub
+// may have no access to others. The lists run one after another, like pages of one list. The
+// resource version of the first list counts as that of the whole list. Changes that happen in
+// another namespace between that version and its own list are reported again by the watch of that
+// namespace. The watches are merged to one watch, see merge. Its version is that of the watch that
+// is furthest behind.
 
-// list returns a page. For Secrets without data it lists only metadata, so that their data does
-// not leave the cluster.
+// list returns one page of the list of the table's type in its cluster, as a list of Unstructured
+// or PartialObjectMetadata. If no Secret is mirrored with data, Secrets are listed as metadata
+// only, so that their data does not leave the cluster. If the type is listed in several namespaces,
+// the continue token of the result is NUMBER/TOKEN: the index of the namespace and the API server's
+// own token. Only list accepts such a token.
 func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	asks := t.filter.asks()
 	if len(asks) == 1 {
@@ -55,6 +59,8 @@ func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object,
 	return page, nil
 }
 
+// listOne returns one page of the list that one request (of) describes: a namespace, "" for all,
+// and a label selector. It replaces the label selector in o.
 func (t *table) listOne(ctx context.Context, of ask, o metav1.ListOptions) (runtime.Object, error) {
 	gvr := t.api.GroupVersionResource()
 	o.LabelSelector = of.selector
@@ -64,7 +70,9 @@ func (t *table) listOne(ctx context.Context, of ask, o metav1.ListOptions) (runt
 	return t.cluster.objects.Resource(gvr).Namespace(of.namespace).List(ctx, o)
 }
 
-// newest asks in one namespace, because a cluster has one sequence of versions for a type.
+// newest returns the present resource version of the table's type in its cluster. It lists one
+// object in one mirrored namespace, because an API server has one sequence of versions for all
+// namespaces of a type.
 func (t *table) newest(ctx context.Context) (string, error) {
 	namespace := t.filter.asks()[0].namespace
 	one, err := t.cluster.metadata.Resource(t.api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
@@ -74,6 +82,9 @@ func (t *table) newest(ctx context.Context) (string, error) {
 	return one.ResourceVersion, nil
 }
 
+// watch opens one watch of the table's type in each namespace that is mirrored, and returns their
+// events as one watch. If one watch cannot be opened, the others are closed, and the error is
+// returned. The caller must close the result.
 func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error) {
 	asks := t.filter.asks()
 	streams := make([]events, 0, len(asks))
@@ -95,8 +106,10 @@ func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error)
 	return merge(ctx, cancel, streams), nil
 }
 
-// merge merges watches. A single one gets no goroutine, since a hub has more than ten thousand.
-// cancel ends all.
+// merge returns one watch with the events of all streams. Each stream is the watch of one
+// namespace. Closing the result closes the streams and calls cancel, which ends the requests of the
+// streams. A single stream is returned without a goroutine of its own, since a hub has more than
+// ten thousand streams. streams must not be empty.
 func merge(ctx context.Context, cancel context.CancelFunc, streams []events) events {
 	if len(streams) == 1 {
 		return &single{streams[0], cancel}
@@ -121,7 +134,7 @@ func merge(ctx context.Context, cancel context.CancelFunc, streams []events) eve
 	return m
 }
 
-// single is a merged watch of one stream.
+// single is the result of merge for one stream. Its close also ends the request of the stream.
 type single struct {
 	events
 
@@ -133,31 +146,38 @@ func (s *single) close() {
 	s.cancel()
 }
 
-// merged is a merged watch of several streams.
+// merged is the result of merge for several streams: one watch with the events of all. Only one
+// goroutine may call its methods. When one stream has ended, next returns io.EOF after endsTogether
+// at the latest, even if others still run.
 type merged struct {
 	ctx     context.Context //nolint:containedctx // of the streams
 	cancel  context.CancelFunc
 	streams []events
 	running sync.WaitGroup
-	came    chan arrival
-	began   string   // version at which all began
-	at      []string // version of each stream
-	open    int      // streams that have not ended
-	ending  <-chan time.Time
+	came    chan arrival     // results of the next methods of all streams
+	began   string           // resource version at which all streams began
+	at      []string         // resource version that each stream has reached
+	open    int              // streams that have not ended
+	ending  <-chan time.Time // fires when the other streams have had endsTogether; nil: none ended
 }
 
-// arrival is a result of next of a stream.
+// arrival is one result of the method next of one stream: an event with the version reached by it,
+// or an error.
 type arrival struct {
-	from    int
+	from    int // index of the stream
 	event   watch.Event
 	reached string
 	err     error
 }
 
-// endsTogether is how long the other streams may continue after one has ended. Normally all end
-// together; otherwise the first one was interrupted.
+// endsTogether is how long the watches of the other namespaces may continue after that of one
+// namespace has ended. Normally all end at about the same time. Otherwise the first watch was
+// interrupted, and all of them are opened again.
 const endsTogether = 3 * time.Second
 
+// next returns the next event of any stream. The events of one stream come in order. The error is
+// io.EOF when all streams have ended, endsTogether after the first one ended, or when the context
+// of the streams has ended. Any other error is that of one stream.
 func (m *merged) next() (watch.Event, error) {
 	for {
 		select {
@@ -181,8 +201,9 @@ func (m *merged) next() (watch.Event, error) {
 	}
 }
 
-// reached returns the version of the stream that is furthest behind. It stays at the start if
-// versions are not numbers.
+// reached returns the resource version up to which the events of every stream were returned: that
+// of the stream that is furthest behind. If any of the versions is not a number, it is the version
+// at which the streams began.
 func (m *merged) reached() string {
 	least := m.at[0]
 	for _, at := range m.at {
@@ -196,6 +217,7 @@ func (m *merged) reached() string {
 	return least
 }
 
+// close closes all streams and waits for their goroutines.
 func (m *merged) close() {
 	m.cancel()
 	for _, s := range m.streams {

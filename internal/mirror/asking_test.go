@@ -22,8 +22,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestNamespacesOneByOne: a hub that may see a type in some namespaces of a cluster only mirrors it there, follows it, and goes on after a restart from
-// where it was; what happened meanwhile in any of them is not missed.
+// TestNamespacesOneByOne: a hub that may read a type only in some namespaces of a cluster
+// mirrors and watches these namespaces. After a restart it resumes, and misses no change that
+// happened in any of them meanwhile.
 func TestNamespacesOneByOne(t *testing.T) {
 	cfg := testenv.Config(0)
 	k := clientset(t, cfg)
@@ -31,7 +32,7 @@ func TestNamespacesOneByOne(t *testing.T) {
 	for i := range 3 {
 		namespaces = append(namespaces, testenv.Namespace(t, cfg))
 		if i == 2 {
-			break // where the hub may do nothing
+			break // the hub has no permissions in the last one
 		}
 		must[*rbacv1.Role](t)(k.RbacV1().Roles(namespaces[i]).Create(t.Context(), &rbacv1.Role{
 			ObjectMeta: metav1.ObjectMeta{Name: "hub"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}}},
@@ -51,7 +52,7 @@ func TestNamespacesOneByOne(t *testing.T) {
 	narrow := rest.CopyConfig(cfg)
 	narrow.Impersonate = rest.ImpersonationConfig{UserName: "narrow-hub"}
 	var mu sync.Mutex
-	watches := map[string]io.Closer{} // the last of each path
+	watches := map[string]io.Closer{} // last watch by path
 	narrow.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(q *http.Request) (*http.Response, error) {
 			answer, err := next.RoundTrip(q)
@@ -116,11 +117,11 @@ func TestNamespacesOneByOne(t *testing.T) {
 	})
 	stop()
 
-	for _, namespace := range namespaces[:2] { // while nobody looks
+	for _, namespace := range namespaces[:2] { // while no mirror runs
 		remove(namespace, "new")
 		add(namespace, "later")
 		remove(namespace, "m2")
-		add(namespace, "m2") // another of its name
+		add(namespace, "m2") // another object of that name
 	}
 	m, stop := begin(t, s, newFleet(source), policy)
 	eventually(t, "what happened meanwhile is found", same)
@@ -142,7 +143,7 @@ func TestNamespacesOneByOne(t *testing.T) {
 		}
 	}
 
-	// One of the watches is broken off: what happens in its namespace is seen all the same.
+	// One of the watches breaks. Changes in its namespace are mirrored all the same.
 	for _, namespace := range namespaces[:2] {
 		mu.Lock()
 		err := watches[configs(namespace)].Close()
@@ -156,7 +157,8 @@ func TestNamespacesOneByOne(t *testing.T) {
 	stop()
 }
 
-// TestNamespaceThatIsRefused: it is said in which namespace the hub may not look.
+// TestNamespaceThatIsRefused: the description of the type names the namespace that the hub may
+// not read.
 func TestNamespaceThatIsRefused(t *testing.T) {
 	cfg := testenv.Config(0)
 	open, closed := testenv.Namespace(t, cfg), testenv.Namespace(t, cfg)
@@ -182,8 +184,8 @@ func TestNamespaceThatIsRefused(t *testing.T) {
 	})
 }
 
-// told is a stream of which a test says what it returns.
-type told struct {
+// fakeStream is a stream whose events and end the test chooses.
+type fakeStream struct {
 	says   chan watch.Event
 	ends   chan error
 	mu     sync.Mutex
@@ -192,11 +194,11 @@ type told struct {
 	once   sync.Once
 }
 
-func newTold(at string) *told {
-	return &told{says: make(chan watch.Event), ends: make(chan error, 1), at: at, closed: make(chan struct{})}
+func newFakeStream(at string) *fakeStream {
+	return &fakeStream{says: make(chan watch.Event), ends: make(chan error, 1), at: at, closed: make(chan struct{})}
 }
 
-func (s *told) next() (watch.Event, error) {
+func (s *fakeStream) next() (watch.Event, error) {
 	select {
 	case e := <-s.says:
 		s.mu.Lock()
@@ -210,20 +212,21 @@ func (s *told) next() (watch.Event, error) {
 	}
 }
 
-func (s *told) reached() string {
+func (s *fakeStream) reached() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at
 }
-func (s *told) close() { s.once.Do(func() { close(s.closed) }) }
+func (s *fakeStream) close() { s.once.Do(func() { close(s.closed) }) }
 
-// TestMerged: several watches have got as far as the one that is furthest behind, and end as one.
+// TestMerged: a merged watch has reached the version of the stream that is furthest behind. Its
+// streams end together.
 func TestMerged(t *testing.T) {
 	event := func(version string) watch.Event {
 		return watch.Event{Type: watch.Added, Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}}
 	}
-	begin := func(at string) (*told, *told, events) {
-		a, b := newTold(at), newTold(at)
+	begin := func(at string) (*fakeStream, *fakeStream, events) {
+		a, b := newFakeStream(at), newFakeStream(at)
 		ctx, cancel := context.WithCancel(t.Context())
 		m := merge(ctx, cancel, []events{a, b})
 		t.Cleanup(m.close)
@@ -234,7 +237,7 @@ func TestMerged(t *testing.T) {
 		t.Errorf("it begins at %s", m.reached())
 	}
 	for i, step := range []struct {
-		of            *told
+		of            *fakeStream
 		version, want string
 	}{{a, "9", "5"}, {b, "7", "7"}, {b, "100", "9"}, {a, "20", "20"}} {
 		step.of.says <- event(step.version)
@@ -244,7 +247,7 @@ func TestMerged(t *testing.T) {
 		}
 	}
 	a.ends <- io.EOF
-	b.says <- event("120") // it ends a little later
+	b.says <- event("120") // b ends a little later
 	if _, err := m.next(); err != nil || m.reached() != "20" {
 		t.Errorf("%v, reached %s", err, m.reached())
 	}
@@ -253,7 +256,8 @@ func TestMerged(t *testing.T) {
 		t.Errorf("%v, want its end", err)
 	}
 
-	// One is broken off, the other goes on: they are opened again.
+	// One stream ends and the other continues. The merged watch ends, so that all are opened
+	// again.
 	a, _, m = begin("5")
 	a.ends <- io.EOF
 	if _, err := m.next(); !errors.Is(err, io.EOF) {
@@ -266,16 +270,16 @@ func TestMerged(t *testing.T) {
 		t.Errorf("%v, want what broke it", err)
 	}
 
-	// It is given up.
+	// The context of the watch is cancelled.
 	ctx, cancel := context.WithCancel(t.Context())
-	given := merge(ctx, cancel, []events{newTold("5"), newTold("5")})
+	given := merge(ctx, cancel, []events{newFakeStream("5"), newFakeStream("5")})
 	cancel()
 	if _, err := given.next(); !errors.Is(err, io.EOF) {
 		t.Errorf("%v, want its end", err)
 	}
 	given.close()
 
-	// Versions that are no numbers say nothing of who is behind.
+	// Versions that are not numbers do not show which stream is behind.
 	a, _, m = begin("x")
 	a.says <- event("y")
 	if _, err := m.next(); err != nil || m.reached() != "x" {

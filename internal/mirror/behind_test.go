@@ -24,17 +24,17 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// slowStore is a store whose writes wait while it is held, and fail while it is told to.
+// slowStore is a store whose writes wait while it is held, and fail while err is set.
 type slowStore struct {
 	*store.Store
 
 	mu   sync.Mutex
-	held chan struct{} // closed when what waits is to look again; nil: nothing waits
-	pass int           // how many writes may pass while it is held
+	held chan struct{} // closed when waiting writes have to check again; nil: writes do not wait
+	pass int           // number of writes that may pass while the store is held
 	err  error
 }
 
-// set holds the store, or lets it go on, and has it fail or not.
+// set holds the store or releases it, and sets the error of its writes.
 func (s *slowStore) set(hold bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,18 +81,19 @@ func (s *slowStore) Write(ctx context.Context, changes []store.Change) error {
 	}
 }
 
-// unwritten is how many changes wait to be stored.
+// unwritten returns the number of changes that wait to be stored.
 func unwritten(m *Mirror) int {
 	m.writer.mu.Lock()
 	defer m.writer.mu.Unlock()
 	return len(m.writer.pending)
 }
 
-// TestEditWhileTheWriterIsBehind: what is mirrored changes while the store is slow and every follower waits for room. All rows are stored in the end, and
-// the checkpoints vouch for no others: after a restart the index has every object.
+// TestEditWhileTheWriterIsBehind: the selection of objects changes while the store is slow, so
+// that watches wait for the writer. All selected rows are stored in the end, and the
+// checkpoints cover exactly these: after a restart the index has every object.
 func TestEditWhileTheWriterIsBehind(t *testing.T) {
 	const each, clusters, bound = 40, 3, 60
-	cfg := testenv.Config(crowded)
+	cfg := testenv.Config(manyObjects)
 	cm := configmaps.GroupResource()
 	for name, edits := range map[string]func(ns, other string) [][]string{
 		"Widened":         func(ns, other string) [][]string { return [][]string{{ns, other}} },
@@ -120,7 +121,8 @@ func TestEditWhileTheWriterIsBehind(t *testing.T) {
 			m := newMirror(s, fleet, testLogger(t))
 			m.writer.bound = bound
 			stop := run(t, m)
-			// Each has observed more than there is room for, and nothing is written: some wait.
+			// Together the clusters have more changes than the writer's bound, and nothing is
+			// written, so some watches wait.
 			observed := func(in, filter string) int {
 				tab, unlock := m.table(in, cm)
 				defer unlock()
@@ -196,10 +198,11 @@ func TestEditWhileTheWriterIsBehind(t *testing.T) {
 	}
 }
 
-// TestPoliciesAtRandom: whatever the order in which objects, policies and the store's speed change, the store ends with what is to be mirrored, and its
-// checkpoints vouch for that.
+// TestPoliciesAtRandom changes objects, policies and the speed of the store in random order.
+// The store ends with exactly the objects that are to be mirrored, and its checkpoints cover
+// them.
 func TestPoliciesAtRandom(t *testing.T) {
-	cfg := testenv.Config(crowded)
+	cfg := testenv.Config(manyObjects)
 	key := seal.New()
 	r := testenv.Rand(t)
 	for n := range testenv.Count(t, "POLICIES_AT_RANDOM", 3, 50) {

@@ -16,23 +16,28 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// checkpoint allows a watch to continue after a restart. It states that the stored rows of a type
-// are those of the cluster at a resource version, or newer. It is stored beside the rows, in the
-// same database.
+// checkpoint allows the watch of a type to continue after a restart without a new list. It states
+// that the stored rows of the type are those of the cluster at ResourceVersion, or newer. It is
+// stored as JSON in the same database as the rows. A checkpoint is used only if all its fields
+// equal those that the present settings would give.
 type checkpoint struct {
 	Rows            int    `json:"rows"`    // rowFormat when the rows were written
-	Cluster         string `json:"cluster"` // identity of the rows' cluster
-	Version         string `json:"version"`
+	Cluster         string `json:"cluster"` // see cluster.identity
+	Version         string `json:"version"` // of the API of the type
 	Kind            string `json:"kind"`
 	Namespaced      bool   `json:"namespaced"`
-	Filter          string `json:"filter,omitempty"` // which objects are stored; "": all
-	Data            string `json:"data,omitempty"`   // which Secrets have data; "": none
+	Filter          string `json:"filter,omitempty"` // filter.String of the settings; "": all
+	Data            string `json:"data,omitempty"`   // dataOf of the settings; "": none
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// rowFormat is incremented when the index needs data that rows of earlier versions lack.
+// rowFormat is the version of the stored rows. It is incremented when the index in memory needs
+// data that earlier rows lack. A checkpoint with another rowFormat is not used.
 const rowFormat = 1
 
+// checkpointAt returns the checkpoint of the table's type by its present settings, for a cluster
+// (see cluster.identity) and a resource version. The caller holds the cluster's lock, or is the
+// only goroutine that changes the settings.
 func (t *table) checkpointAt(identity, resourceVersion string) checkpoint {
 	return checkpoint{
 		Rows: rowFormat, Cluster: identity, ResourceVersion: resourceVersion,
@@ -41,8 +46,9 @@ func (t *table) checkpointAt(identity, resourceVersion string) checkpoint {
 	}
 }
 
-// identity identifies the cluster that answers, by the UIDs of its Cluster and of its namespace
-// kube-system; "": unknown yet.
+// identity returns a text that identifies the cluster that answers now: the UID of its Cluster on
+// the hub and that of its own namespace kube-system. It is "" while the cluster is unreachable.
+// Data of a cluster with another identity is not used.
 func (c *cluster) identity() string {
 	id := c.source.ID()
 	if id == "" {
@@ -51,25 +57,28 @@ func (c *cluster) identity() string {
 	return string(c.source.Cluster().UID) + "/" + id
 }
 
-// resumable has the stored entries of a type, and the checkpoint that covers them.
+// resumable has the stored rows of a type and the checkpoint that covers them: the identity of
+// their cluster and the resource version from which a watch can continue.
 type resumable struct {
 	identity        string
 	resourceVersion string
 	entries         []*entry
 }
 
-// Before a first list, the watch loop waits up to recallPatience for the stored contents. The
-// list then writes only differences, or is not necessary. Reads that fail are repeated while the
-// lists go on.
+// Before a type is listed for the first time, its watch loop waits up to recallPatience for the
+// rows that the store has of the type. With the rows, the list writes only differences. With a
+// checkpoint, no list is necessary. A failed read of the store is repeated in the background after
+// recallDelay, and then with growing delays up to recallLongest.
 const (
 	recallPatience = 5 * time.Second
 	recallDelay    = time.Second
 	recallLongest  = 30 * time.Second
 )
 
-// recall reads the stored contents of the type, unless that was done, and waits up to
-// recallPatience for the result. It retries in the background. After a late result the type is
-// listed again, so that objects that the cluster no longer has are deleted from the store.
+// recall reads what the store has of the table's type, unless that was done or is being done. It
+// waits up to recallPatience for the result. Failed reads are repeated in the background, as part
+// of running, until ctx ends. If the result comes later, the type is listed again then, so that
+// stored objects that the cluster no longer has are deleted.
 func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 	t.cluster.mu.Lock()
 	begin := !t.recalled && !t.recalls
@@ -114,8 +123,10 @@ func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// askStore saves the type in the store, and reads its contents: the keys or, if there is a usable
-// checkpoint and it is not too late for it, all data that the index needs.
+// askStore saves the type in the store, and then reads what the store has of the type into t.stored
+// and t.resumable. Without a usable checkpoint it reads only the keys of the rows. late is true
+// once the caller no longer waits: then a checkpoint is of no use. It is an error if the store
+// fails, or was replaced or lost during the call.
 func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	m := t.cluster.mirror
 	t.cluster.mu.Lock()
@@ -126,7 +137,7 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 		return err
 	}
 	gr := resourceOf(described)
-	if gr == secrets { // before any stored row counts
+	if gr == secrets { // first delete the data that must not be stored
 		if err := t.cluster.tryKeepData(ctx, data); err != nil {
 			return err
 		}
@@ -138,7 +149,8 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	if err := m.store.SaveType(ctx, store.Type{Cluster: t.cluster.name, Resource: gr, API: api}); err != nil {
 		return err
 	}
-	// Pending changes replace stored rows. So neither these rows nor the checkpoint count.
+	// Pending changes will replace stored rows. So a row with a pending change is written again, and
+	// no checkpoint is used while any change is pending.
 	pending, unwritten := m.writer.waiting(t.cluster.name, gr)
 	var found *resumable
 	if first && !unwritten && !late.Load() {
@@ -168,12 +180,14 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	return nil
 }
 
-// storedRecords returns the stored contents as records.
+// storedRecords returns a record for each stored object of the table's type. found has the rows if
+// they were read with a checkpoint; nil: only the keys are read now. An object that must be written
+// again, because its stored body may be of another form, has stored 0.
 func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]record, error) {
 	stored := map[key]record{}
 	if found != nil {
 		for _, e := range found.entries {
-			stored[e.key()] = record{uid: e.row.UID, stored: number(e.row.ResourceVersion)}
+			stored[e.key()] = record{uid: e.row.UID, stored: e.version}
 		}
 		return stored, nil
 	}
@@ -183,7 +197,7 @@ func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]re
 	}
 	for _, k := range keys {
 		r := record{uid: k.UID}
-		// Otherwise the body must be written again.
+		// A body in another API version, or of a Secret with data, must be written again.
 		if k.Version == t.api.GroupVersionKind.Version && t.data == nil {
 			r.stored = number(k.ResourceVersion)
 		}
@@ -192,8 +206,9 @@ func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]re
 	return stored, nil
 }
 
-// readCheckpoint returns the stored contents with their checkpoint; nil: there is none, or it
-// belongs to another cluster or type.
+// readCheckpoint returns the stored rows of the table's type with their checkpoint. It returns nil,
+// without an error, if there is no usable checkpoint: none is stored, it was made for another
+// cluster or other settings, or a row cannot be used. The type must then be listed.
 func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 	db, gr := t.cluster.mirror.store, resourceOf(t.api)
 	state, err := db.Checkpoint(ctx, t.cluster.name, gr)
@@ -202,15 +217,15 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 	}
 	var c checkpoint
 	if err := json.Unmarshal(state, &c); err != nil {
-		return nil, nil //nolint:nilerr,nilnil // it is of another version of Orrery: there is none
+		return nil, nil //nolint:nilerr,nilnil // another version of Orrery wrote the checkpoint
 	}
 	identity := t.cluster.identity()
 	if identity == "" || number(c.ResourceVersion) == 0 || c != t.checkpointAt(identity, c.ResourceVersion) {
 		return nil, nil //nolint:nilnil // documented
 	}
 	found := &resumable{identity: identity, resourceVersion: c.ResourceVersion}
-	// Pods, nodes and quotas count in the capacity, and Events have a life: their bodies are
-	// needed.
+	// The bodies of pods, nodes and quotas, which count in the capacity, and of Events, for the time
+	// when they happened, are read.
 	whole := Measured(gr) || gr == coreEvents || gr == groupEvents
 	for after := (store.Key{}); ; {
 		rows, err := db.Rows(ctx, t.cluster.name, gr, whole, after, pageSize)
@@ -219,8 +234,8 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 		}
 		for _, row := range rows {
 			e, err := t.recalledEntry(row)
-			if err != nil || number(row.ResourceVersion) == 0 {
-				return nil, nil //nolint:nilerr,nilnil // the list will have it
+			if err != nil || e.version == 0 {
+				return nil, nil //nolint:nilerr,nilnil // the type is listed instead, with this object
 			}
 			found.entries = append(found.entries, e)
 			after = store.Key{Namespace: row.Namespace, Name: row.Name}
@@ -231,34 +246,38 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 	}
 }
 
-// vouchEvery is the least time between two checkpoints of a type. A watch that resumes repeats
-// the changes since the last one.
-const vouchEvery = 2 * time.Minute
+// checkpointEvery is the least time between two checkpoints of a type. A watch that resumes after a
+// restart receives again what changed since the last checkpoint.
+const checkpointEvery = 2 * time.Minute
 
-// vouch saves a checkpoint from which the watch can continue, if the store was passed everything.
-func (f *follower) vouch() {
-	t := f.table
+// saveCheckpoint queues a checkpoint of the table's type at the version that the watch has reached.
+// It does nothing unless everything that was observed was passed to the store, and the cluster is
+// the one that was watched.
+func (w *watcher) saveCheckpoint() {
+	t := w.table
 	m := t.cluster.mirror
 	identity := t.cluster.identity()
 	t.cluster.mu.Lock()
-	epoch, whole := t.vouched, t.complete()
-	c := t.checkpointAt(identity, f.from)
+	epoch, whole := t.coveredBy, t.complete()
+	c := t.checkpointAt(identity, w.from)
 	t.cluster.mu.Unlock()
-	if !whole || epoch == "" || identity == "" || identity != f.identity || number(f.from) == 0 || f.ctx.Err() != nil {
+	if !whole || epoch == "" || identity == "" || identity != w.identity || number(w.from) == 0 || w.ctx.Err() != nil {
 		return
 	}
 	state, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // it consists of strings and numbers
+		panic(err) // a struct of strings and numbers can always be encoded
 	}
-	m.writer.vouch(t, store.Checkpoint{Cluster: t.cluster.name, Resource: resourceOf(t.api), Epoch: epoch, State: state})
-	f.vouchedAt = time.Now()
+	m.writer.addCheckpoint(t, store.Checkpoint{Cluster: t.cluster.name, Resource: resourceOf(t.api), Epoch: epoch, State: state})
+	w.savedAt = time.Now()
 }
 
-// resume loads the stored contents of a checkpoint into the index, and reports whether the watch
-// can continue from it. It does not mark the table as synced.
-func (f *follower) resume() bool {
-	t := f.table
+// resume loads the rows that were stored with a checkpoint into the index in memory. It reports
+// whether the watch can continue from the checkpoint, and sets w.from then. false: there is no
+// usable checkpoint, and the type must be listed. The table becomes synced only when the watch has
+// caught up, see catchUp.
+func (w *watcher) resume() bool {
+	t := w.table
 	m := t.cluster.mirror
 	t.cluster.mu.Lock()
 	r := t.resumable
@@ -279,14 +298,8 @@ func (f *follower) resume() bool {
 			return false
 		}
 		for _, e := range entries {
-			k, version := e.key(), number(e.row.ResourceVersion)
-			t.count(k, e)
-			t.happens(k, e)
-			events = append(events, t.put(k, e.row.UID, version, e.object, e.row.Labels)...)
-			if known := t.records[k]; known.uid == e.row.UID {
-				known.stored = version
-				t.records[k] = known
-			}
+			more, _ := t.observe(e) // the store has the row
+			events = append(events, more...)
 		}
 		t.cluster.mu.Unlock()
 		m.notify(events...)
@@ -296,8 +309,8 @@ func (f *follower) resume() bool {
 	if !t.recalled {
 		return false
 	}
-	t.handed, t.vouched = m.generation.Load(), t.epoch
+	t.handed, t.coveredBy = m.generation.Load(), t.epoch
 	t.version = max(t.version, number(r.resourceVersion))
-	f.from, f.identity, f.resuming, f.sure = r.resourceVersion, r.identity, true, false
+	w.from, w.identity, w.resuming, w.sure = r.resourceVersion, r.identity, true, false
 	return true
 }

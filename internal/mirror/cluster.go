@@ -19,21 +19,23 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// listsOfOne is the number of concurrent lists of one cluster.
+// listsOfOne is the number of types of one cluster that are listed at the same time.
 const listsOfOne = 8
 
-// listsOfAll is the number of concurrent lists of all clusters, first come, first served. It
-// limits the memory for a thousand clusters that are listed at once, after a start or an outage.
-// A list that takes longer than slowList frees its slot, so that clusters that hang do not delay
-// others. A type that is listed again for longer than longList is not current.
+// listsOfAll is the number of lists that run at the same time in all clusters together, first come,
+// first served. It limits the memory when a thousand clusters are listed at once, after a start or
+// an outage. A list that takes longer than slowList no longer counts, so that hanging clusters do
+// not delay others. If a type was listed before and is listed again for longer than longList, its
+// data counts as not current.
 const (
 	listsOfAll = 64
 	slowList   = 10 * time.Second
 	longList   = 2 * time.Minute
 )
 
-// turn waits for a list slot of the mirror. ok is false if ctx ended first. done frees the slot.
-func (m *Mirror) turn(ctx context.Context) (done func(), ok bool) {
+// listSlot waits until fewer than listsOfAll lists run. The caller calls done when its list has
+// ended. If ctx ends first, listSlot returns nil and false.
+func (m *Mirror) listSlot(ctx context.Context) (done func(), ok bool) {
 	select {
 	case m.listing <- struct{}{}:
 	case <-ctx.Done():
@@ -44,21 +46,23 @@ func (m *Mirror) turn(ctx context.Context) (done func(), ok bool) {
 	return func() { slow.Stop(); free() }, true
 }
 
-// cluster is the mirror of one cluster.
+// cluster mirrors one cluster: it has a table for each of its types, and the consumers of the
+// objects in the tables.
 type cluster struct {
-	mirror *Mirror
-	name   string
-	source source
-	gate   *gate
+	mirror  *Mirror
+	name    string
+	source  source
+	barrier *barrier
 
-	wake    chan struct{}
+	wake    chan struct{}   // see wakeUp
 	slots   chan struct{}   // one for each running list of a type
 	quit    context.Context //nolint:containedctx // ended by stop
 	end     context.CancelFunc
 	stopped chan struct{} // closed when all goroutines of the cluster have ended
-	kept    keptData      // only run uses it
-	drops   typeDrops     // only run uses it
-	// Stored types that were not compared with a plan yet. Only run uses it.
+	kept    keptData      // which Secrets the store keeps with data; only run uses it
+	drops   typeDrops     // deletions of types that are retried; only run uses it
+	// Types with stored rows that the store has no record of. dropStrays deletes them once it is
+	// certain that they are not mirrored. Only run uses it.
 	strays []schema.GroupResource
 
 	rest     rest.Interface // for watches
@@ -67,38 +71,43 @@ type cluster struct {
 
 	mu        sync.Mutex // guards the fields below, and those of the tables
 	tables    map[schema.GroupResource]*table
-	placed    map[place]*Object
-	orphans   map[place]*Object
-	marks     map[string]namespaceMarks // of namespaces with NamespaceLabel
+	index     *index
 	capacity  *capacity
-	since     time.Time // of the last change of reachability
-	planned   bool      // the cluster's API list was read
-	decided   selection // what to mirror, computed from decidedOn
-	kinds     int       // number of changes of the CustomResourceDefinitions
-	decidedOn inputs
-	problem   error // why there is no client for the cluster
+	consumers []consumer // of all types, in the order in which they are called
+	since     time.Time  // when the cluster last became reachable or unreachable
+	answered  bool       // the cluster was reachable since this process started
+	planned   bool       // the cluster's list of served APIs was read
+	decided   selection  // what to mirror, computed from decidedOn
+	kinds     int        // number of changes of the CustomResourceDefinitions
+	decidedOn inputs     // from which decided was computed
+	problem   error      // why there is no client for the cluster
 }
 
 func newCluster(m *Mirror, name string, s source) *cluster {
 	c := &cluster{
-		mirror: m, name: name, source: s, gate: newGate(),
+		mirror: m, name: name, source: s, barrier: newBarrier(),
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, listsOfOne), stopped: make(chan struct{}),
-		tables: map[schema.GroupResource]*table{}, placed: map[place]*Object{}, orphans: map[place]*Object{}, marks: map[string]namespaceMarks{}, capacity: newCapacity(), since: time.Now(),
+		tables: map[schema.GroupResource]*table{}, capacity: newCapacity(), since: time.Now(),
+		index: &index{mirror: m, placed: map[place]*Object{}, orphans: map[place]*Object{}, marks: map[string]namespaceMarks{}},
 	}
+	c.consumers = []consumer{c.capacity, c.index}
 	c.quit, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// reachable records whether the cluster is reachable.
+// reachable records that the cluster is now reachable (yes), or unreachable. It opens or closes the
+// barrier at which lists and watches wait.
 func (c *cluster) reachable(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gate.set(yes) {
+	c.answered = c.answered || yes
+	if c.barrier.set(yes) {
 		c.since = time.Now()
 	}
 }
 
-// wakeUp makes the cluster compare its tables with the settings.
+// wakeUp makes run compare the tables with the types that the cluster serves and with the settings
+// again. It does not block.
 func (c *cluster) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
@@ -106,21 +115,21 @@ func (c *cluster) wakeUp() {
 	}
 }
 
-// stop ends all work for the cluster and waits for the end.
+// stop ends run with all goroutines of the cluster, and waits until they have ended.
 func (c *cluster) stop() {
 	c.end()
 	<-c.stopped
 }
 
-// forget removes everything from the index. The cluster must be stopped, and can then observe
-// nothing more.
+// forget makes the consumers forget all objects of the cluster, and drops the tables. It publishes
+// no events. stop must have returned before.
 func (c *cluster) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for p, o := range c.placed {
-		c.mirror.bindings.remove(p, o)
+	for _, t := range c.tables {
+		t.discardAll()
 	}
-	c.tables, c.placed, c.orphans, c.marks = nil, nil, nil, nil
+	c.tables = nil
 }
 
 // run mirrors the cluster until ctx ends or stop is called.
@@ -138,7 +147,8 @@ func (c *cluster) run(ctx context.Context) {
 	defer readingData.Wait()
 	defer c.drops.running.Wait()
 	for {
-		// Read before the plan. If the plan sees newer settings, there is another wake-up.
+		// The settings for Secrets are read before the plan. If the plan reads newer settings, wakeUp has
+		// been called again.
 		data := c.secretData()
 		next, unwanted, changed := c.plan()
 		for _, t := range changed {
@@ -151,7 +161,7 @@ func (c *cluster) run(ctx context.Context) {
 		c.dropStrays(ctx)
 		c.keepData(ctx, &readingData, data)
 		if len(changed) > 0 {
-			continue // their tables can start now
+			continue // now the changed tables can be started again
 		}
 		enter := c.slots
 		if next == nil {
@@ -171,7 +181,8 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
-// connect creates the clients and retries on errors; false: ctx has ended.
+// connect creates the clients of the cluster. After an error it tries again, until that succeeds.
+// It returns false if ctx ended first.
 func (c *cluster) connect(ctx context.Context) bool {
 	for {
 		err := c.clients()
@@ -195,6 +206,7 @@ func (c *cluster) connect(ctx context.Context) bool {
 	}
 }
 
+// clients sets the fields rest, objects and metadata from the connection settings of the member.
 func (c *cluster) clients() (err error) {
 	config := dynamic.ConfigFor(c.source.Config())
 	config.GroupVersion = &schema.GroupVersion{} // each request has its own
@@ -208,8 +220,8 @@ func (c *cluster) clients() (err error) {
 	return nil
 }
 
-// remember adds the stored types to the tables, so that a cluster that does not answer can be
-// searched.
+// remember adds a table for each type that the store has of the cluster, unless there is one. So
+// the stored rows can be searched while the cluster does not answer.
 func (c *cluster) remember(apis []member.API) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,8 +239,10 @@ func (c *cluster) all() []*table {
 	return slices.Collect(maps.Values(c.tables))
 }
 
-// plan compares the tables with the types that the cluster serves. next is the table to start,
-// unwanted are those to delete, and changed those to restart.
+// plan compares the tables with the types that the cluster serves and the settings select. next is
+// one table to start; nil: none. unwanted are the tables of types to delete, and changed those that
+// must be stopped and started again with other settings. All are nil while the list of served APIs
+// was not read.
 func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	apis, complete := c.source.serves()
 	if len(apis) == 0 {
@@ -260,8 +274,8 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 		}
 	}
 	for gr, t := range c.tables {
-		// While an API group does not answer, its types may still exist. While custom resources
-		// are unknown, a type may be one of them.
+		// While an API group does not answer, its types may still exist. While the custom resource
+		// types are unknown, any type may be one of them.
 		if !keep[gr] && !want.unsure && (complete(gr.Group) || served[gr]) {
 			unwanted = append(unwanted, t)
 		}
@@ -269,8 +283,9 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	return next, unwanted, changed
 }
 
-// selected returns what to mirror of the types that the cluster serves. The caller holds the
-// cluster's lock.
+// selected returns which of the types that the cluster serves (apis, not empty) are mirrored, and
+// how. It computes the result again only if an input has changed. The caller holds the cluster's
+// lock.
 func (c *cluster) selected(apis []member.API) selection {
 	m := c.mirror
 	now := inputs{
@@ -292,26 +307,31 @@ func (c *cluster) selected(apis []member.API) selection {
 	return c.decided
 }
 
-// inputs identify the inputs of a selection. They are replaced, never changed.
+// inputs identify the inputs from which a selection was computed. If two inputs are equal with ==,
+// the selection is the same: the values behind the pointers are replaced after a change, never
+// modified.
 type inputs struct {
-	apis     *member.API
-	count    int
+	apis     *member.API // the first API of the list
+	count    int         // length of that list
 	cluster  *clusterv1alpha1.Cluster
-	custom   int
+	custom   int // number of changes of the CustomResourceDefinitions
 	policies *[]policy
 	required *map[schema.GroupVersionKind]bool
 }
 
-// drop deletes a type that the cluster no longer serves, or that is no longer to be mirrored.
+// drop stops mirroring a type that the cluster no longer serves, or that is no longer selected. It
+// makes the consumers forget the objects of the type, publishes their deletion, and deletes the
+// rows. If the rows cannot be deleted, that is retried in the background.
 func (c *cluster) drop(ctx context.Context, t *table) {
 	t.stop()
 	m := c.mirror
 	gr := resourceOf(t.api)
 	c.mu.Lock()
 	delete(c.tables, gr)
-	events := make([]Event, 0, len(t.records))
-	for k, r := range t.records {
-		events = append(events, t.remove(k, r)...)
+	events := t.discardAll()
+	if Measured(gr) { // the free capacity is another one, or is unknown now
+		m.fleet.Refresh(c.name)
+		c.measured()
 	}
 	c.mu.Unlock()
 	m.notify(events...)
@@ -319,8 +339,9 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 	c.drops.try(ctx, c, gr)
 }
 
-// progress returns whether everything is listed, and no repeated list is overdue. The caller
-// holds the cluster's lock.
+// progress returns an Observation with only Synced and Message set. Synced is true if every
+// mirrored type is listed, its rows were passed to the store, and no repeated list is overdue. Else
+// Message says what is missing. The caller holds the cluster's lock.
 func (c *cluster) progress() member.Observation {
 	if c.problem != nil {
 		return member.Observation{Message: c.problem.Error()}
@@ -369,14 +390,15 @@ func (c *cluster) progress() member.Observation {
 	return o
 }
 
-// capacityKnown reports whether nodes and pods are listed. The caller holds the cluster's lock.
+// capacityKnown reports whether the nodes and the pods of the cluster are listed. The caller holds
+// the cluster's lock.
 func (c *cluster) capacityKnown() bool {
 	return c.tables[nodes] != nil && c.tables[nodes].synced && c.tables[pods] != nil && c.tables[pods].synced
 }
 
-// quotasKnown reports whether the cluster's quotas are known. It is also true if the cluster does
-// not serve them or refuses access, or if nothing requires them. The caller holds the cluster's
-// lock.
+// quotasKnown reports whether everything is known of the ResourceQuotas that limit the cluster's
+// free capacity. It is also true if nothing requires quotas (see Mirror.Require), and if the
+// cluster does not serve them or refuses access to them. The caller holds the cluster's lock.
 func (c *cluster) quotasKnown() bool {
 	if !(*c.mirror.required.Load())[quotaKind] {
 		return true
@@ -384,6 +406,6 @@ func (c *cluster) quotasKnown() bool {
 	if t := c.tables[quotas]; t != nil && t.wanted {
 		return t.synced || refused(t.problem)
 	}
-	// The cluster does not serve them.
+	// The cluster does not serve ResourceQuotas, if that was decided after they were required.
 	return c.decidedOn.required != nil && (*c.decidedOn.required)[quotaKind]
 }

@@ -20,14 +20,15 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// changesOfAFault is how much clusters change while a database is at fault, unless CHANGES says so: several times what may wait to be stored of it. 60000 take
-// about a minute.
+// changesOfAFault is the number of changes in the clusters while a database is at fault, unless
+// CHANGES is set. It is several times the number of changes that may wait to be stored. 60000
+// changes take about a minute.
 const changesOfAFault = 2000
 
-// TestDatabaseFaults: the database is at fault while clusters change. Nothing else stops: objects
-// that are placed are found, deletions are noticed, a cluster joins. What waits is bounded.
-// Afterwards the store is as the clusters are, object by object. Without SOAK it does a third of the
-// faults.
+// TestDatabaseFaults: the database is at fault while clusters change. Nothing else stops:
+// placed objects are found, deletions are noticed, and a cluster can join. The number of
+// waiting changes is bounded. Afterwards the store equals the clusters, object by object.
+// Without SOAK the test runs a third of the faults.
 func TestDatabaseFaults(t *testing.T) {
 	sqlite := func(t *testing.T) string { return t.TempDir() }
 	file := func(at string) string { return filepath.Join(at, "mirror.db") }
@@ -121,9 +122,10 @@ func TestDatabaseFaults(t *testing.T) {
 	faults["FailedOver"] = fault{
 		database: func(t *testing.T) string { return testenv.PostgreSQL.Create(t) }, losses: 1,
 		begin: func(t *testing.T, at string) func() {
-			// A replica, as it was; what is committed from now on is lost with the primary.
+			// The copy of the database is the replica. Changes that are committed from now on
+			// are lost with the primary.
 			name, _, _ := strings.Cut(at[strings.LastIndex(at, "/")+1:], "?")
-			if !strings.HasPrefix(name, "orrery_") { // the socket's folder is in the parameters
+			if !strings.HasPrefix(name, "orrery_") { // the socket is in the parameters
 				_, rest, _ := strings.Cut(at, "orrery@/")
 				name, _, _ = strings.Cut(rest, "?")
 			}
@@ -142,7 +144,7 @@ func TestDatabaseFaults(t *testing.T) {
 			}
 			exec := func(statements ...string) {
 				t.Helper()
-				// A session that was ended may take a moment to go.
+				// An ended session may need a moment to disappear.
 				for _, statement := range statements {
 					testenv.Eventually(t, statement, testenv.Patience, func() error {
 						_, err := db.ExecContext(t.Context(), statement)
@@ -168,15 +170,15 @@ func TestDatabaseFaults(t *testing.T) {
 }
 
 func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) (end func()), lost int) {
-	cfg := testenv.Config(crowded)
+	cfg := testenv.Config(manyObjects)
 	namespace := testenv.Namespace(t, cfg)
 	k := clientset(t, cfg).CoreV1().ConfigMaps(namespace)
 	s := must[*store.Store](t)(storeAt(at))
 	defer s.Close()
-	fleet := newFleet(twinSources(cfg)...)
+	fleet := newFleet(duplicateSources(cfg)...)
 	m, stop := start(t, s, fleet)
 	defer stop()
-	for _, name := range twins {
+	for _, name := range duplicates {
 		synced(t, m, name)
 	}
 	l := newLoad(t, cfg, 1)
@@ -189,9 +191,9 @@ func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) 
 	applyMap(t, cfg, placedMap(namespace, "before", namespace, "d1", nil))
 	binding := types.UID(namespace)
 	cm := configmaps.GroupResource()
-	eventually(t, "it is indexed", func() bool { return len(m.Placed(binding)) == len(twins) })
+	eventually(t, "it is indexed", func() bool { return len(m.Placed(binding)) == len(duplicates) })
 	eventually(t, "it is stored", func() bool {
-		return len(rows(t, s, store.Query{Resource: cm.Resource, Names: []string{"before"}})) == len(twins)
+		return len(rows(t, s, store.Query{Resource: cm.Resource, Names: []string{"before"}})) == len(duplicates)
 	})
 
 	end := begin(t, at)
@@ -204,8 +206,8 @@ func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) 
 		t.Fatal(err)
 	}
 	eventually(t, "what comes and goes is indexed", func() bool {
-		placed := m.PlacedOf(binding, twins[0])
-		p, _ := m.Lookup(twins[0], cm, namespace, "before")
+		placed := m.PlacedOf(binding, duplicates[0])
+		p, _ := m.Lookup(duplicates[0], cm, namespace, "before")
 		return len(placed) == 1 && placed[0].Name == "during" && p == presence.Absent
 	})
 	// A cluster joins.
@@ -220,14 +222,15 @@ func databaseFault(t *testing.T, at string, begin func(t *testing.T, at string) 
 	m.writer.mu.Lock()
 	pending, queued := len(m.writer.pending), len(m.writer.queue)
 	m.writer.mu.Unlock()
-	if most := pendingBound + 2*len(m.Types())*3; pending > most || queued > 2*most { // and the checkpoints of each type
+	// The checkpoints of each type wait as well.
+	if most := pendingBound + 2*len(m.Types())*3; pending > most || queued > 2*most {
 		t.Errorf("%d rows wait, and %d are queued", pending, queued)
 	}
 	end()
 
 	changes(500)
 	t.Logf("%d changes in all", l.stop())
-	names := []string{twins[0], twins[1], "joins"}
+	names := []string{duplicates[0], duplicates[1], "joins"}
 	for _, name := range names {
 		eventually(t, "cluster "+name+" is mirrored", func() bool { o := m.Observation(name); return o.Synced && m.Stored(name, cm) })
 	}

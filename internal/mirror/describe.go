@@ -12,12 +12,12 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// reconnectGrace is how long a type may be without a watch before its data counts as stale.
-// Watches end regularly and are opened again.
+// reconnectGrace is how long a type may be without a watch before its data counts as stale. Watches
+// end at regular times and are opened again.
 const reconnectGrace = 10 * time.Second
 
-// follows records that a watch begins or ends. While a watch is open the type is current, even if
-// it has not changed for long.
+// follows records that the watch of the table's type is now open (yes), or has ended. While a watch
+// is open the data is current, even if no object has changed for long. It takes the cluster's lock.
 func (t *table) follows(yes bool) {
 	t.cluster.mu.Lock()
 	defer t.cluster.mu.Unlock()
@@ -29,15 +29,15 @@ func (t *table) follows(yes bool) {
 	t.following = yes
 }
 
-// asOf returns the last time at which the data of the type was known to be current. While a watch
-// is open, this is when the cluster was last reached, which may be now. If the API group does not
-// answer, the open watch does not count. For a type that was never read, it is the time at which
-// the cluster became reachable, or unreachable. The caller holds the cluster's lock.
+// asOf returns the last time at which the data of the table's type was known to be current. While a
+// watch is open, this is when the cluster was last reached, which may be now. A watch does not
+// count while the API group does not answer. For a type that was never read, it is the time at
+// which the cluster became reachable, or unreachable. The caller holds the cluster's lock.
 func (t *table) asOf() time.Time {
 	c := t.cluster
 	reached := c.lastReached()
 	switch {
-	case t.seen.IsZero() && c.gate.isOpen():
+	case t.seen.IsZero() && c.barrier.isOpen():
 		return c.since
 	case t.seen.IsZero(), t.following && !t.away && reached.After(t.seen):
 		return reached
@@ -46,8 +46,9 @@ func (t *table) asOf() time.Time {
 	}
 }
 
-// lag returns the age of the type's data, and why it is not current; 0: it is current. The caller
-// holds the cluster's lock.
+// lag returns the age of the data of the table's type at the time now, and a message why it is not
+// current. It returns 0 and "" if the data is current, and if the type had no watch for less than
+// reconnectGrace. Otherwise lag is at least a millisecond. The caller holds the cluster's lock.
 func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	c := t.cluster
 	age := max(now.Sub(t.asOf()), time.Millisecond)
@@ -65,27 +66,37 @@ func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	}
 }
 
-// lastReached returns when the cluster was last reachable, as far as the hub knows; now, while it
-// is reachable. The caller holds the cluster's lock.
+// lastReached returns when the cluster was last reachable, as far as the hub knows; now, if it is
+// reachable. Check everReached first: for a cluster that was never reached, the result has no
+// meaning. The caller holds the cluster's lock.
 func (c *cluster) lastReached() time.Time {
-	if c.gate.isOpen() {
+	if c.barrier.isOpen() {
 		return time.Now()
 	}
 	since := c.since
 	for _, cond := range c.source.Cluster().Status.Conditions {
 		if cond.Type == clusterv1alpha1.ConditionReachable && cond.Status != metav1.ConditionTrue && cond.LastTransitionTime.Time.Before(since) {
-			since = cond.LastTransitionTime.Time // it was unreachable before this process started
+			since = cond.LastTransitionTime.Time // the cluster was unreachable before this process started
 		}
 	}
 	return since
 }
 
-// reading reports whether the type can be listed completely, but was not yet. The caller holds
-// the cluster's lock.
+// everReached reports whether the hub ever reached the cluster, in this process or an earlier one.
+// The ID in the status of the Cluster, and stored types of the cluster, show the latter. The caller
+// holds the cluster's lock.
+func (c *cluster) everReached() bool {
+	return c.answered || len(c.tables) > 0 || c.source.Cluster().Status.ID != ""
+}
+
+// reading reports whether the table's type is being read for the first time: it is not listed yet,
+// and the cluster and the API group answer. The caller holds the cluster's lock.
 func (t *table) reading() bool { return !t.synced && !t.away && t.cluster.source.Reachable() }
 
-// Freshness reports whether the data of a type in a cluster is stale, and when it was last
-// current. Stale rows stay in the mirror.
+// Freshness returns when the data of a type in a cluster was last current (seen), and whether it is
+// stale. The mirror keeps stale rows. A type that is being read for the first time is not stale.
+// For a type that is not mirrored, seen is zero and stale is false. A cluster that only the store
+// knows, because it did not join yet since the start, is stale since the start of the mirror.
 func (m *Mirror) Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool) {
 	if m.cluster(cluster) == nil {
 		return m.Stale(cluster) // the store may have its types
@@ -100,14 +111,16 @@ func (m *Mirror) Freshness(cluster string, gr schema.GroupResource) (seen time.T
 	return now.Add(-lag), lag > 0 && !t.reading()
 }
 
-// Partial reports whether some objects of a type in a cluster may not be mirrored.
+// Partial reports whether the mirror may lack some objects of a type in a cluster: the settings
+// select only some namespaces or labels, or the hub may read only some namespaces. It is false for
+// a type that is not mirrored at all.
 func (m *Mirror) Partial(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.filter.narrow()
 }
 
-// States of the mirrored data of a cluster.
+// The states of the mirrored data of a cluster, as Mirror.State returns them.
 const (
 	StateSynced  = "Synced"  // all types are current
 	StateReading = "Reading" // some types were not completely read yet
@@ -115,9 +128,10 @@ const (
 	StateUnknown = "Unknown" // the cluster is unreachable, or was never read
 )
 
-// State returns how current the mirrored data of a cluster is, and the time of its oldest data
-// unless all is current. since is zero for StateSynced and StateReading. For a cluster that is
-// not mirrored yet, since is the start of the mirror.
+// State returns how current the mirrored data of a cluster is: one of the constants above. since is
+// the time of the oldest data. It is zero for StateSynced and StateReading, and for a cluster that
+// the hub never reached. For a cluster that only the store knows, because it did not join yet since
+// the start, since is the start of the mirror.
 func (m *Mirror) State(name string) (state string, since time.Time) {
 	c := m.cluster(name)
 	if c == nil {
@@ -128,6 +142,9 @@ func (m *Mirror) State(name string) (state string, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.source.Reachable() {
+		if !c.everReached() {
+			return StateUnknown, time.Time{}
+		}
 		return StateUnknown, c.lastReached()
 	}
 	state = StateSynced
@@ -149,8 +166,9 @@ func (m *Mirror) State(name string) (state string, since time.Time) {
 	return state, since
 }
 
-// Describe returns all types of a cluster: how old the mirrored ones are, and why others are not
-// mirrored; false: the cluster is not mirrored.
+// Describe returns all types that a cluster serves or that are mirrored of it, sorted by group and
+// resource. Types has the mirrored ones with their age, Refused the others with the reason. found
+// is false if the cluster is not mirrored. The caller must not change the slice Problems.
 func (m *Mirror) Describe(name string) (d fleetv1alpha1.ClusterMirror, found bool) {
 	c := m.cluster(name)
 	if c == nil {
@@ -187,7 +205,8 @@ func (m *Mirror) Describe(name string) (d fleetv1alpha1.ClusterMirror, found boo
 	return d, true
 }
 
-// describe returns the state of the type. The caller holds the cluster's lock.
+// describe returns the description of the table's type for Describe at the time now, without
+// Reason. The caller holds the cluster's lock.
 func (t *table) describe(now time.Time) fleetv1alpha1.MirroredType {
 	gvr := t.api.GroupVersionResource()
 	one := fleetv1alpha1.MirroredType{

@@ -12,7 +12,8 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// repeat calls f until it returns no error, and returns false if ctx ends before that.
+// repeat calls f, at least once, until f returns nil, with growing pauses. It returns true if f
+// succeeded before ctx ended, and false if ctx has ended.
 func repeat(ctx context.Context, f func() error) bool {
 	for delay := recallDelay; f() != nil; delay = min(2*delay, recallLongest) {
 		select {
@@ -24,15 +25,16 @@ func repeat(ctx context.Context, f func() error) bool {
 	return ctx.Err() == nil
 }
 
-// typeDrops are the pending deletions of types of a cluster, which failed before and are retried.
-// Only the cluster's run uses them.
+// typeDrops are the deletions of types of one cluster from the store that failed and are retried in
+// the background. Only the goroutine of cluster.run uses them.
 type typeDrops struct {
 	running sync.WaitGroup
-	of      map[schema.GroupResource]func() // each ends the retries and waits for their end
+	of      map[schema.GroupResource]func() // each ends the retries for a type and waits for that
 }
 
-// try deletes a type from the store, and retries in the background if that fails. Meanwhile the
-// store hides the rows of the type.
+// try deletes the rows of a type of the cluster c from the store. A failure is logged, and the
+// deletion is retried in the background until ctx ends, or end is called for the type. Meanwhile no
+// search returns the rows.
 func (d *typeDrops) try(ctx context.Context, c *cluster, gr schema.GroupResource) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("resource", gr.String())
 	err := c.mirror.store.DropType(ctx, c.name, gr)
@@ -55,8 +57,9 @@ func (d *typeDrops) try(ctx context.Context, c *cluster, gr schema.GroupResource
 	})
 }
 
-// end ends the retries for a type that is mirrored again. The store deletes old rows before it
-// stores new ones of the type.
+// end stops retrying to delete a type, which is going to be mirrored again, and waits until the
+// retries have stopped. The store then deletes the old rows itself before it stores new ones of the
+// type. Without retries, end does nothing.
 func (d *typeDrops) end(gr schema.GroupResource) {
 	if end := d.of[gr]; end != nil {
 		end()
@@ -64,14 +67,15 @@ func (d *typeDrops) end(gr schema.GroupResource) {
 	}
 }
 
-// left deletes a cluster that left, and retries until the store has done it or a cluster of that
-// name joins. In that case the store deletes the old rows before it stores new ones.
+// left stops mirroring a cluster that left the fleet, and deletes its rows. It retries until that
+// succeeds, until a cluster with that name is mirrored again, or until ctx ends. For a new cluster
+// the store deletes the old rows itself before it stores new ones.
 func (m *Mirror) left(ctx context.Context, name string) {
-	err := m.Drop(name) //nolint:contextcheck // begun, it is finished
+	err := m.Drop(name) //nolint:contextcheck // a drop that has begun is finished
 	m.mu.Lock()
 	delete(m.dropped, name)
 	m.mu.Unlock()
-	// Another cluster of that name may have joined by now.
+	// Another cluster with that name may have joined during the drop.
 	m.changed(member.Event{Type: member.Joined, Name: name})
 	if err == nil {
 		return
@@ -80,8 +84,8 @@ func (m *Mirror) left(ctx context.Context, name string) {
 	m.dropUntilDone(ctx, name)
 }
 
-// reserve prevents a cluster of that name from being mirrored until done is called; false: one is
-// mirrored.
+// reserve prevents a cluster with that name from being mirrored until the caller calls done, which
+// it must. It returns nil and false if a cluster with that name is mirrored already. It takes m.mu.
 func (m *Mirror) reserve(name string) (done func(), ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,8 +95,10 @@ func (m *Mirror) reserve(name string) (done func(), ok bool) {
 	return m.dropBegins(name), true
 }
 
-// dropBegins records that a cluster is being dropped. No cluster of that name is mirrored until
-// done is called. The caller holds m.mu.
+// dropBegins records that the rows of a cluster are being deleted. No cluster with that name is
+// mirrored until done was called once for each call of dropBegins. If such a cluster joined
+// meanwhile, the last done starts to mirror it. The caller holds m.mu when it calls dropBegins, and
+// must not hold it when it calls done.
 func (m *Mirror) dropBegins(name string) (done func()) {
 	d := m.dropping[name]
 	if d == nil {

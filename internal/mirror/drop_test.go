@@ -11,8 +11,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestDropsAreTriedAgain: rows of a type that is not mirrored any more, and of a cluster that left, are in no search while the database cannot delete them,
-// and are deleted when it can; a type that is selected again meanwhile is read again.
+// TestDropsAreTriedAgain: while the database cannot delete the rows of a type that is no longer
+// mirrored, or of a cluster that left, no search shows them. They are deleted as soon as the
+// database can. A type that is selected again meanwhile is listed again.
 func TestDropsAreTriedAgain(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)

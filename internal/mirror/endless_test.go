@@ -19,17 +19,17 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// endless is a cluster that announces a next page of its ConfigMaps for ever, while a test wants
-// that.
+// endless is an API server whose list of ConfigMaps always has a next page while hostile is
+// set.
 type endless struct {
-	repeats bool // each page has the same objects
-	invents bool // each page has an object that no page had before; else none
+	repeats bool // every page has the same objects
+	invents bool // every page has a new object; if both are false, pages are empty
 
 	mu      sync.Mutex
 	hostile bool
 	end     chan struct{} // closed to end the watches
-	firsts  int           // first pages that were asked for
-	pages   int           // later pages
+	firsts  int           // requests for a first page
+	pages   int           // requests for later pages
 }
 
 func (e *endless) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -83,8 +83,8 @@ func (e *endless) set(hostile bool) {
 }
 
 // TestEndlessList: a cluster whose list never ends is not mirrored, whether it is new or was
-// mirrored before. The type is named, the number of requests is bounded, and nothing counts as
-// deleted. When the list ends again, the cluster is mirrored.
+// mirrored before. Its message names the type, the number of requests is bounded, and no object
+// counts as deleted. When a list ends again, the cluster is mirrored.
 func TestEndlessList(t *testing.T) {
 	const most = 300 // objects of a list
 	idle := fmt.Sprint(idlePages+1, " pages")
@@ -100,7 +100,7 @@ func TestEndlessList(t *testing.T) {
 		"NewClusterInventing": {invents: true, pages: most + 1, says: fmt.Sprintf("more than %d objects", most)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // the test mostly waits
 			e := &endless{repeats: tc.repeats, invents: tc.invents}
 			e.set(!tc.before)
 			server := httptest.NewServer(e)
@@ -158,16 +158,16 @@ func TestEndlessList(t *testing.T) {
 	}
 }
 
-// TestLongList: a type that was listed before is not current while it is listed again for longer
-// than longList. A list that ends in time, or fails for a while, changes nothing.
+// TestLongList: a type that was listed before is not current while a new list takes longer than
+// longList. A list that ends or fails before that changes nothing.
 func TestLongList(t *testing.T) {
 	widgets := schema.GroupResource{Group: "example.com", Resource: "widgets"}
 	for name, tc := range map[string]struct {
 		synced bool
 		takes  time.Duration
 		err    error
-		during bool // it is overdue when it ends
-		after  bool // and afterwards
+		during bool // the type is overdue before the list ends
+		after  bool // and after it ended
 	}{
 		"InTime":        {true, longList - 1, nil, false, false},
 		"Long":          {true, longList, nil, true, false},

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestFailing: the time counts from the first failure in a row, or from the moment at which the
-// cluster answered again.
+// TestFailing: Failing counts from the first of several consecutive failures, or from the time
+// at which the cluster became reachable again.
 func TestFailing(t *testing.T) {
 	widgets := schema.GroupResource{Group: "example.com", Resource: "widgets"}
 	refused := errors.New("refused")
@@ -20,7 +20,7 @@ func TestFailing(t *testing.T) {
 	waits := func(*table) { time.Sleep(time.Second) }
 	for name, tc := range map[string]struct {
 		steps []step
-		want  time.Duration // before now; -1: it does not fail
+		want  time.Duration // time since then; -1: the type does not fail
 	}{
 		"NotListedYet":      {nil, -1},
 		"Once":              {[]step{fails}, 0},

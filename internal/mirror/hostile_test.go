@@ -27,7 +27,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// onStores runs a test with a store of each kind.
+// onStores runs a test with a store on each database: SQLite, PostgreSQL and MariaDB.
 func onStores(t *testing.T, test func(t *testing.T, s *store.Store)) {
 	for name, at := range map[string]func(t *testing.T) string{
 		"SQLite":     func(t *testing.T) string { return t.TempDir() },
@@ -42,10 +42,11 @@ func onStores(t *testing.T, test func(t *testing.T, s *store.Store)) {
 	}
 }
 
-// TestHostileObjects: what an API server takes, the store has as it is, and every query finds it and nothing else: names that are SQL, wildcards or of
-// other scripts, annotations of 100 KB, deep nesting, objects of more than a megabyte.
+// TestHostileObjects: the store keeps every object that an API server accepts as it is, and
+// each query finds exactly that object. The test uses names that are SQL, wildcards or in other
+// scripts, annotations of 100 KB, deep nesting, and objects of more than a megabyte.
 func TestHostileObjects(t *testing.T) {
-	cfg := testenv.Config(crowded)
+	cfg := testenv.Config(manyObjects)
 	namespace := testenv.Namespace(t, cfg)
 	k := clientset(t, cfg)
 	names := []string{
@@ -126,7 +127,7 @@ func TestHostileObjects(t *testing.T) {
 		if found := rows(t, s, q); len(found) != len(names) {
 			t.Errorf("by label it finds %d rows, want %d", len(found), len(names))
 		}
-		// Page by page each once, in whatever order.
+		// Pagination returns each object once, in any order.
 		q.Limit = 4
 		paged := map[string]bool{}
 		for {
@@ -147,18 +148,18 @@ func TestHostileObjects(t *testing.T) {
 	})
 }
 
-// liar is a cluster that says what a test has it say.
+// liar is an API server that sends what the test sets.
 type liar struct {
 	mu      sync.Mutex
 	version string            // of the list
-	objects map[string]string // JSON, by name
+	objects map[string]string // JSON by name
 	end     chan struct{}     // closed to end the watches
 	events  []string          // of the next watch
 }
 
 const liarsNamespace = "ns"
 
-// liarsObject is a ConfigMap.
+// liarsObject returns a ConfigMap as JSON.
 func liarsObject(name, uid, version, data string) string {
 	b, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"d": data},
@@ -173,7 +174,7 @@ func liarsObject(name, uid, version, data string) string {
 func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	say := func(text string) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(text)) // who does not read it asks again
+		_, _ = w.Write([]byte(text)) // a client that cannot read it asks again
 	}
 	switch {
 	case r.URL.Path != "/api/v1/configmaps":
@@ -202,8 +203,9 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// turn ends the watches, and has the next bring events. What is true from now on is in objects, and lists are of version.
-func (l *liar) turn(version string, objects map[string]string, events ...string) {
+// change ends the watches and sets the events of the next watch. From now on the cluster has
+// objects, and its lists have the given version.
+func (l *liar) change(version string, objects map[string]string, events ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.version, l.objects, l.events = version, objects, append(l.events, events...)
@@ -213,17 +215,18 @@ func (l *liar) turn(version string, objects map[string]string, events ...string)
 
 func event(kind, object string) string { return fmt.Sprintf(`{"type":%q,"object":%s}`, kind, object) }
 
-// TestLyingMember: whatever a cluster says of resource versions, and in whatever order, the store has in the end what the cluster has, and
-// of states that are told in the wrong order the newer one.
+// TestLyingMember: a cluster sends wrong resource versions, and events in the wrong order. In
+// the end the store equals the cluster. Of two states in the wrong order the newer one is
+// stored.
 func TestLyingMember(t *testing.T) {
 	one := liarsObject
-	type turn struct {
+	type step struct {
 		version string
 		objects map[string]string
 		events  []string
-		want    map[string]string // data, by name; nil: that of objects
+		want    map[string]string // data by name; nil: that of objects
 	}
-	for name, turns := range map[string][]turn{
+	for name, steps := range map[string][]step{
 		"NotNumbers": {
 			{"abc", map[string]string{"a": one("a", "ua", "x1", "1"), "b": one("b", "ub", "", "1")}, nil, nil},
 			{"abd", map[string]string{"a": one("a", "ua", "x2", "2")}, []string{event("MODIFIED", one("a", "ua", "x2", "2")), event("DELETED", one("b", "ub", "", "1"))}, nil},
@@ -241,7 +244,7 @@ func TestLyingMember(t *testing.T) {
 		},
 		"GoingBackwards": {
 			{"100", map[string]string{"a": one("a", "ua", "90", "1"), "b": one("b", "ub", "100", "1")}, nil, nil},
-			// As after a backup: all that was known does not count.
+			// As after a restored backup: everything that was known before is obsolete.
 			{"50", map[string]string{"a": one("a", "ua", "50", "0"), "c": one("c", "uc", "40", "0")}, nil, nil},
 		},
 		"OutOfOrder": {
@@ -255,7 +258,8 @@ func TestLyingMember(t *testing.T) {
 		"BookmarkOfTheFuture": {
 			{"10", map[string]string{"a": one("a", "ua", "9", "9")}, nil, nil},
 			{"11", map[string]string{"a": one("a", "ua", "9", "9")}, []string{event("BOOKMARK", one("", "", "999999", ""))}, nil},
-			{"12", map[string]string{"a": one("a", "ua", "12", "12")}, nil, nil}, // no event: the watch cannot go on, and it is listed
+			// There is no event. The watch cannot continue, so the type is listed.
+			{"12", map[string]string{"a": one("a", "ua", "12", "12")}, nil, nil},
 		},
 		"NameReused": {
 			{"10", map[string]string{"a": one("a", "ua", "9", "9")}, nil, nil},
@@ -263,10 +267,10 @@ func TestLyingMember(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // the test mostly waits
 			l := &liar{end: make(chan struct{})}
 			server := httptest.NewServer(l)
-			defer func() { l.turn("0", nil); server.CloseClientConnections(); server.Close() }()
+			defer func() { l.change("0", nil); server.CloseClientConnections(); server.Close() }()
 			s := openStore(t)
 			api := member.API{GroupVersionKind: configmaps.GroupVersion().WithKind("ConfigMap"), Resource: "configmaps", Namespaced: true, Verbs: metav1.Verbs{"list", "watch"}, Preferred: true}
 			source := func() *testSource {
@@ -281,7 +285,7 @@ func TestLyingMember(t *testing.T) {
 				var got map[string]string
 				defer func() {
 					if t.Failed() {
-						t.Logf("turn %d: %s", at, cmp.Diff(want, got))
+						t.Logf("step %d: %s", at, cmp.Diff(want, got))
 					}
 				}()
 				eventually(t, "the store is as the cluster is", func() bool {
@@ -302,10 +306,10 @@ func TestLyingMember(t *testing.T) {
 				})
 			}
 			var want map[string]string
-			for i, turn := range turns {
-				if want = turn.want; want == nil {
+			for i, step := range steps {
+				if want = step.want; want == nil {
 					want = map[string]string{}
-					for name, o := range turn.objects {
+					for name, o := range step.objects {
 						var object struct {
 							Data map[string]string `json:"data"`
 						}
@@ -315,16 +319,16 @@ func TestLyingMember(t *testing.T) {
 						want[name] = object.Data["d"]
 					}
 				}
-				if l.turn(turn.version, turn.objects, turn.events...); i == 0 {
+				if l.change(step.version, step.objects, step.events...); i == 0 {
 					m, stop = start(t, s, newFleet(source()))
 				}
 				check(i, want)
 			}
-			// So it is after a restart.
+			// The store is the same after a restart.
 			stop()
 			m, stop = start(t, s, newFleet(source()))
 			defer stop()
-			check(len(turns), want)
+			check(len(steps), want)
 		})
 	}
 }

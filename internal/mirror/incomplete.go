@@ -13,23 +13,25 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// incomplete has, by cluster, the last counts of objects that the store lacks or has without a
-// part.
+// incomplete has the last counts of objects that the database refused: entirely, or with a part,
+// without which they are stored. It may be used from several goroutines.
 type incomplete struct {
-	asking sync.Mutex // one read at a time, so that the later result counts
+	asking sync.Mutex // held while the store is read, so that the latest result wins
 
-	mu   sync.Mutex
-	of   map[string][]store.Incomplete
-	told map[string]time.Time // when the cluster's status was last updated for it
-	due  map[string]bool      // an update is scheduled, after incompleteEvery
+	mu       sync.Mutex
+	of       map[string][]store.Incomplete // by cluster
+	reported map[string]time.Time          // when reportIncomplete last updated the cluster's status
+	due      map[string]bool               // clusters for which an update of the status is scheduled
 }
 
-// incompleteEvery is the least time between two updates of a cluster's status for changed counts.
-// Frequent writes in a member must not cause as many writes on the hub.
+// incompleteEvery is the least time between two updates of a cluster's status because its counts
+// of incomplete objects changed. Frequent writes in a member must not cause as many writes on the
+// hub.
 const incompleteEvery = 10 * time.Second
 
-// countIncomplete reads the counts from the store, which has them in memory unless they may have
-// changed.
+// countIncomplete reads from the store how many objects are stored incompletely or not at all, and
+// requests a new status for each cluster whose counts changed. It is called after each write. The
+// store keeps the counts in memory, so this is cheap. If the store fails, the earlier counts stay.
 func (m *Mirror) countIncomplete(ctx context.Context) {
 	i := &m.incomplete
 	i.asking.Lock()
@@ -58,34 +60,37 @@ func (m *Mirror) countIncomplete(ctx context.Context) {
 	i.of = now
 	i.mu.Unlock()
 	for _, name := range changed {
-		m.tellIncomplete(name)
+		m.reportIncomplete(name)
 	}
 }
 
-// tellIncomplete updates the status of a cluster, now or after the rest of incompleteEvery.
-func (m *Mirror) tellIncomplete(name string) {
+// reportIncomplete requests a new status for a cluster whose counts changed. If the last such
+// request is more recent than incompleteEvery, it schedules the request for the end of that time
+// and returns.
+func (m *Mirror) reportIncomplete(name string) {
 	i := &m.incomplete
 	i.mu.Lock()
-	if i.told == nil {
-		i.told, i.due = map[string]time.Time{}, map[string]bool{}
+	if i.reported == nil {
+		i.reported, i.due = map[string]time.Time{}, map[string]bool{}
 	}
-	wait := incompleteEvery - time.Since(i.told[name])
+	wait := incompleteEvery - time.Since(i.reported[name])
 	later := wait > 0 && !i.due[name]
 	i.due[name] = wait > 0
 	if wait <= 0 {
-		i.told[name] = time.Now()
+		i.reported[name] = time.Now()
 	}
 	i.mu.Unlock()
 	switch {
 	case wait <= 0:
 		m.fleet.Refresh(name)
 	case later:
-		time.AfterFunc(wait, func() { m.tellIncomplete(name) })
+		time.AfterFunc(wait, func() { m.reportIncomplete(name) })
 	}
 }
 
-// Incomplete returns how many objects of a type of a cluster the store has without a part, and
-// how many it lacks, because its database refuses them.
+// Incomplete returns how many objects of a type of a cluster are stored incompletely. partly counts
+// those that are stored without a part that the database refused, and missing those that it refused
+// entirely. Both are 0 for an unknown type or cluster.
 func (m *Mirror) Incomplete(cluster string, gr schema.GroupResource) (partly, missing int) {
 	for _, one := range m.incomplete.in(cluster) {
 		if one.Resource == gr {
@@ -95,14 +100,16 @@ func (m *Mirror) Incomplete(cluster string, gr schema.GroupResource) (partly, mi
 	return 0, 0
 }
 
-// in returns the counts of a cluster. The caller must not change them.
+// in returns the counts of a cluster, one entry for each type with such objects; nil: none. The
+// caller must not change them.
 func (i *incomplete) in(cluster string) []store.Incomplete {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.of[cluster]
 }
 
-// notice returns the text for a cluster's status about incompletely stored objects; "": none.
+// notice returns the text about objects that the database refused for the status of a cluster; "":
+// it refused none.
 func (i *incomplete) notice(cluster string) string {
 	var partly, missing []string
 	for _, one := range i.in(cluster) {
@@ -123,7 +130,8 @@ func (i *incomplete) notice(cluster string) string {
 	return strings.Join(said, "; ")
 }
 
-// shortened joins the first three texts.
+// shortened joins texts with ", ". Of more than three texts it takes the first three, and appends
+// "…".
 func shortened(texts []string) string {
 	if len(texts) > 3 {
 		texts = append(texts[:3:3], "…")
@@ -131,7 +139,8 @@ func shortened(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// total returns the counts of a cluster for all types.
+// total returns the sums over all types of a cluster: objects that are stored without a part, and
+// objects that are not stored.
 func (i *incomplete) total(cluster string) (partly, missing int) {
 	for _, one := range i.in(cluster) {
 		partly, missing = partly+one.Partly, missing+one.Missing

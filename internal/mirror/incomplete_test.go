@@ -15,8 +15,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestObjectsThatAreTooDeep: an object that an API server takes, and the database refuses, is shown without the part that is refused, and marked; it is counted in the
-// cluster's condition and the metrics, also after a restart, and does not end the resumption of its type. A member that sets the mark itself sets nothing.
+// TestObjectsThatAreTooDeep: an object that the API server accepts and the database refuses is
+// stored without the refused part, and with a mark. The cluster's condition and the metrics
+// count the object, also after a restart. Its type still resumes from a checkpoint. A mark that
+// a member set itself is ignored.
 func TestObjectsThatAreTooDeep(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -79,7 +81,7 @@ func TestObjectsThatAreTooDeep(t *testing.T) {
 	eventually(t, "it is not counted any more", counted(0))
 }
 
-// post creates an object as it is written.
+// post creates an object from JSON, unchanged.
 func post(t *testing.T, k kubernetes.Interface, path, body string) {
 	t.Helper()
 	if err := k.AppsV1().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error(); err != nil {
@@ -87,7 +89,7 @@ func post(t *testing.T, k kubernetes.Interface, path, body string) {
 	}
 }
 
-// measured is what the metrics say of objects that are not stored as they are.
+// measured returns the metric of objects that are not stored completely.
 func measured(t *testing.T, m *Mirror) (n float64) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

@@ -14,10 +14,12 @@ import (
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/store"
 )
 
-// Object is the index entry of one object in one cluster: a placed object, which has
-// work.orrery.dev/binding, or an orphaned one.
+// Object is the entry of one object of one cluster in the index in memory. The object is placed: it
+// is the copy of a template and has the label work.orrery.dev/binding. Or it is orphaned: it has
+// only the annotation work.orrery.dev/orphan, because its template was deleted and the copy stayed.
 type Object struct {
 	Cluster         string
 	Resource        schema.GroupVersionResource
@@ -27,36 +29,42 @@ type Object struct {
 	ResourceVersion string
 	Generation      int64
 
-	Binding types.UID // the value of work.orrery.dev/binding
-	Digest  string    // the value of work.orrery.dev/digest
-	Source  string    // the value of work.orrery.dev/source
-	Origin  string    // the value of work.orrery.dev/origin
-	Orphan  string    // the value of work.orrery.dev/orphan
-	Fields  uint64    // hash of the set of fields that our server-side apply owns; 0: none
+	// Binding is the UID of the binding that placed the object: the label work.orrery.dev/binding.
+	// The next fields are annotations, described in api/work/v1alpha2; "": the object lacks one.
+	Binding types.UID
+	Digest  string // the value of work.orrery.dev/digest
+	Source  string // the value of work.orrery.dev/source
+	Origin  string // the value of work.orrery.dev/origin
+	Orphan  string // the value of work.orrery.dev/orphan
+	Fields  uint64 // hash of the set of fields that our server-side apply owns; 0: none
 
 	Deleting bool
 	Health   workv1alpha2.ResourceHealth
-	// How its work ended. "": it has not ended, or its kind does not end.
+	// Ended is how the work of the object ended, for example that of a Job. "": the work has not
+	// ended, or the kind does no work that ends.
 	Ended  workv1alpha2.RunPhase
 	Status map[string]any // as the kind's interpreter returns it; read-only
 
-	// Replicas is the number of replicas in the object's spec there, and Available the number of
-	// available ones. An object of a kind without replicas counts as one replica. Pods is the
-	// number of its pods, ready or not, according to its status.
+	// Replicas is the number of replicas in the spec of the object in the cluster, and Available
+	// the number of available ones. An object of a kind without replicas counts as one replica.
+	// Pods is the number of its pods, ready or not, according to its status.
 	Replicas, Available, Pods int32
-	// Completions is that of a Job's spec; nil: it has none.
+	// Completions is spec.completions of a Job; nil: the Job sets none, or the kind is another.
 	Completions *int64
 }
 
-// Placed reports whether the object has the mark of a binding. Others are identified only by
-// place and UID.
+// Placed reports whether a binding placed the object, which then has the label
+// work.orrery.dev/binding. An Object without it has only its place, UID, ResourceVersion and, if it
+// is orphaned, the fields that do not depend on a template.
 func (o *Object) Placed() bool { return o.Binding != "" }
 
+// place returns the key of the object among all objects of all clusters.
 func (o *Object) place() place {
 	return place{o.Cluster, o.Resource.GroupResource(), o.Namespace, o.Name}
 }
 
-// place is the key of an object in all clusters.
+// place is the key of an object among all objects of all clusters. The namespace of a
+// cluster-scoped object is "".
 type place struct {
 	cluster         string
 	resource        schema.GroupResource
@@ -68,36 +76,38 @@ type EventType int
 
 // The values of EventType.
 const (
-	// Changed: an object was created or changed, or lost its mark. Binding is the current or the
-	// lost one.
+	// Changed: an object was created or changed, or is no longer placed by the binding that it had.
+	// Binding is the UID of the present binding, or of the one that the object lost.
 	Changed EventType = iota
-	// Deleted: an object was deleted.
+	// Deleted: a placed object or a namespace was deleted in its cluster, or a list lacked it.
 	Deleted
-	// Synced: a type was listed for the first time; there is no Namespace, Name or Binding.
+	// Synced: a type was listed completely for the first time. Namespace, Name and Binding are empty.
 	Synced
-	// Failed: a type that was not listed yet has a Problem; there is no Namespace, Name or Binding.
+	// Failed: a type that was not listed yet cannot be listed, see Mirror.Problem. Namespace, Name and
+	// Binding are empty.
 	Failed
 )
 
-// Event reports a change of a placed object or of a namespace, or that a type was listed or
-// failed to be. Changes of a cluster's reachability are events of the registry, not of the
-// mirror.
+// Event reports that a placed object or a namespace of a cluster changed, that a type was listed
+// for the first time, or that a type cannot be listed. The registry of members, and not the mirror,
+// reports that a cluster became reachable or unreachable.
 type Event struct {
 	Type            EventType
 	Cluster         string
 	Resource        schema.GroupResource
 	Namespace, Name string
 	Binding         types.UID
-	// UID is set for Deleted: that of the deleted object.
+	// UID is that of the object if Type is Deleted and the object was placed; else "".
 	UID types.UID
-	// Final is set for Deleted: the last state of the object. It is nil if the object was only
-	// found to be missing. If the watch later reports how that object ended, another event
-	// follows.
+	// Final is the last state of a placed object if Type is Deleted. It is nil if the object was
+	// only found to be missing. If the watch later reports how that object ended, another Deleted
+	// event follows.
 	Final *Object
 }
 
-// Version returns a resource version of a type in a cluster that the mirror has reached; "":
-// none.
+// Version returns the resource version of a type in a cluster up to which the mirror has seen all
+// changes. It is "" if the type is not mirrored or was not read yet, or if the versions of the
+// cluster are not numbers.
 func (m *Mirror) Version(cluster string, gr schema.GroupResource) string {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -107,9 +117,10 @@ func (m *Mirror) Version(cluster string, gr schema.GroupResource) string {
 	return strconv.FormatUint(t.version, 10)
 }
 
-// Lookup returns whether an object exists. The result is Unknown while the type is not listed or
-// only mirrored in part, or the cluster is unreachable. In that case the Object is its last
-// observed state, if it was placed.
+// Lookup returns whether an object exists in a cluster, and what the index has of it. The result is
+// Unknown while the type is not listed, is mirrored only in part, or the cluster is unreachable.
+// The Object is then its last observed state, or empty unless the object was placed or orphaned. A
+// Present object that is neither placed nor orphaned has only its place, UID and ResourceVersion.
 func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, Object) {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -137,18 +148,19 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 	}
 }
 
-// Placed returns a binding's objects in all clusters. For unreachable clusters these are the last
-// observed ones. PlacedOf is cheaper for one cluster.
+// Placed returns the objects that a binding placed in any cluster, as last observed, sorted by
+// cluster. For one cluster, PlacedOf is cheaper.
 func (m *Mirror) Placed(binding types.UID) []Object {
 	return m.bindings.everywhere(binding)
 }
 
-// PlacedOf returns a binding's objects in one cluster, as last observed.
+// PlacedOf returns the objects that a binding placed in one cluster, as last observed.
 func (m *Mirror) PlacedOf(binding types.UID, cluster string) []Object {
 	return m.bindings.in(binding, cluster)
 }
 
-// PlacedIn returns the objects of all bindings in a cluster.
+// PlacedIn returns the objects that any binding placed in a cluster, as last observed. It is nil
+// for a cluster that is not mirrored.
 func (m *Mirror) PlacedIn(cluster string) []Object {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -156,10 +168,12 @@ func (m *Mirror) PlacedIn(cluster string) []Object {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return sorted(maps.Values(c.placed))
+	return sorted(maps.Values(c.index.placed))
 }
 
-// Orphans returns the objects of a cluster that have work.orrery.dev/orphan.
+// Orphans returns the orphaned objects of a cluster, as last observed: those with the annotation
+// work.orrery.dev/orphan and without the label of a binding. It is nil for a cluster that is not
+// mirrored.
 func (m *Mirror) Orphans(cluster string) []Object {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -167,9 +181,10 @@ func (m *Mirror) Orphans(cluster string) []Object {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return sorted(maps.Values(c.orphans))
+	return sorted(maps.Values(c.index.orphans))
 }
 
+// sorted returns copies of the objects, sorted by cluster, group, resource, namespace and name.
 func sorted(objects iter.Seq[*Object]) []Object {
 	out := []Object{}
 	for o := range objects {
@@ -182,23 +197,24 @@ func sorted(objects iter.Seq[*Object]) []Object {
 	return out
 }
 
-// Namespaces returns the namespaces of a cluster that have work.orrery.dev/created-by, with its
-// value. The result is complete only if synced is true.
+// Namespaces returns the namespaces of a cluster that a hub created for placed objects. The value
+// of each is the ID of that hub, from the label work.orrery.dev/created-by. The result may be
+// incomplete unless synced is true.
 func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bool) {
 	t, unlock := m.table(cluster, namespaces)
 	defer unlock()
 	if t == nil {
 		return nil, false
 	}
-	marked = make(map[string]string, len(t.cluster.marks))
-	for name, marks := range t.cluster.marks {
+	marked = make(map[string]string, len(t.cluster.index.marks))
+	for name, marks := range t.cluster.index.marks {
 		marked[name] = marks.hub
 	}
 	return marked, t.current("")
 }
 
-// NamespaceMark returns the value of work.orrery.dev/created-by of a namespace in a cluster; "":
-// none, or unknown.
+// NamespaceMark returns the ID of the hub that created a namespace of a cluster, from the label
+// work.orrery.dev/created-by. It is "" if the namespace lacks the label, or is not known.
 func (m *Mirror) NamespaceMark(cluster, namespace string) string {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -206,11 +222,12 @@ func (m *Mirror) NamespaceMark(cluster, namespace string) string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.marks[namespace].hub
+	return c.index.marks[namespace].hub
 }
 
-// NamespaceLabels returns the labels of a namespace in a cluster, if it has
-// work.orrery.dev/created-by; else nil. The caller must not change them.
+// NamespaceLabels returns all labels of a namespace of a cluster that a hub created. It is nil if
+// the namespace lacks the label work.orrery.dev/created-by, or is not known. The caller must not
+// change the result.
 func (m *Mirror) NamespaceLabels(cluster, namespace string) map[string]string {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -218,25 +235,28 @@ func (m *Mirror) NamespaceLabels(cluster, namespace string) map[string]string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.marks[namespace].labels
+	return c.index.marks[namespace].labels
 }
 
-// namespaceMarks are the indexed labels of a namespace that a hub created.
+// namespaceMarks are the labels of a namespace of a cluster that a hub created.
 type namespaceMarks struct {
-	hub    string // the value of NamespaceLabel
-	labels map[string]string
+	hub    string            // ID of that hub: the label work.orrery.dev/created-by
+	labels map[string]string // all labels
 }
 
-// Synced reports whether the index of a type in a cluster is complete, as far as the hub may read
-// it: the type was listed, and the cluster is reachable. For the store, see Stored.
+// Synced reports whether the index in memory has all objects of a type in a cluster that the hub
+// may read. That is so if the settings select all objects of the type, the type was listed, and the
+// cluster and the API group answer. It stays true while the watch is interrupted, when the newest
+// changes are missing: Freshness and Silence report that. Stored reports the same as Synced of the
+// database.
 func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.listed()
 }
 
-// Problem returns why a type of a cluster is not listed: the error of the last attempt, or that
-// its first list is slow. nil: it is listed, is not mirrored, or is being listed.
+// Problem returns why a type of a cluster is not listed: the error of the last attempt, or that its
+// first list is slow. It is nil if the type is listed, is not mirrored, or is being listed.
 func (m *Mirror) Problem(cluster string, gr schema.GroupResource) error {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -246,38 +266,43 @@ func (m *Mirror) Problem(cluster string, gr schema.GroupResource) error {
 	return t.problem
 }
 
-// SyncedIn is Synced for one namespace, "" for all. It is false for namespaces that the hub may
-// not read.
+// SyncedIn reports whether the index in memory has all objects of a type in one namespace of a
+// cluster, "" for all namespaces. It is true if Synced is, and the hub may read the namespace.
 func (m *Mirror) SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.current(namespace)
 }
 
-// Observe adds the response to a write to the index before the watch reports the change. A
-// response older than the index is ignored.
+// Observe adds an object, the response of a cluster to a write, to the index before the watch
+// reports the change. It ignores a response that is older than the index, or of a type that is not
+// mirrored. Observe calls the functions of Subscribe before it returns: the caller must hold no
+// lock that they take.
 func (m *Mirror) Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
-	object := newObject(cluster, gvr, o, note(o))
-	version := number(o.GetResourceVersion())
+	e := &entry{
+		row:    store.Row{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), Labels: o.GetLabels()},
+		object: newObject(cluster, gvr, o, note(o)), version: number(o.GetResourceVersion()),
+	}
 	t, unlock := m.table(cluster, gvr.GroupResource())
 	var events []Event
 	// Otherwise the watch has passed this version, and the index is newer.
-	if t != nil && version > t.version {
-		events = t.put(key{o.GetNamespace(), o.GetName()}, o.GetUID(), version, object, o.GetLabels())
+	if t != nil && e.version > t.version {
+		events = t.put(nil, e, false)
 	}
 	unlock()
 	m.notify(events...)
 }
 
-// ObserveDeleted removes a deleted object from the index. It ignores an object of the same name
-// with another UID.
+// ObserveDeleted removes from the index an object that a request of this hub deleted, before the
+// watch reports the deletion. It does nothing if the index has another UID under that name. It
+// calls the functions of Subscribe before it returns: the caller must hold no lock that they take.
 func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespace, name string, uid types.UID) {
 	t, unlock := m.table(cluster, gr)
 	var events []Event
 	if t != nil {
 		k := key{namespace, name}
 		if r, ok := t.records[k]; ok && r.uid == uid && !r.gone {
-			events = t.remove(k, r)
+			events = t.cluster.index.forget(nil, t, k, uid)
 			t.ends(k, r.object)
 			r.gone, r.object = true, nil
 			t.records[k] = r
@@ -287,8 +312,8 @@ func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespa
 	m.notify(events...)
 }
 
-// table returns a type of a cluster and locks the cluster until unlock is called; nil: the
-// cluster or the type is not mirrored.
+// table returns the table of a type of a cluster, and locks the cluster until the caller calls
+// unlock. t is nil if the cluster or the type is not mirrored; unlock must be called then, too.
 func (m *Mirror) table(cluster string, gr schema.GroupResource) (t *table, unlock func()) {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -298,27 +323,33 @@ func (m *Mirror) table(cluster string, gr schema.GroupResource) (t *table, unloc
 	return c.tables[gr], c.mu.Unlock
 }
 
-// current reports whether the table has everything that the cluster has in a namespace.
+// current reports whether the table has all objects of its type in a namespace, "" for all
+// namespaces. It is false if the hub may not read the namespace. The caller holds the cluster's
+// lock.
 func (t *table) current(namespace string) bool {
 	return t.filter.readable(namespace) && t.listed()
 }
 
-// listed reports whether the table has everything of the type that the hub may read.
+// listed reports whether the table has all objects of its type that the hub may read, and the
+// cluster and the API group answer. The caller holds the cluster's lock.
 func (t *table) listed() bool {
 	return t.synced && len(t.filter.scopes) == 0 && !t.away && t.cluster.source.Reachable()
 }
 
-// put adds an object to the index unless a newer state is known. object is nil if it is not
-// placed.
-func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels map[string]string) []Event {
+// put records the state e of an object in the index, unless a newer version is known, or the state
+// was observed and is from before a request of this hub deleted the object. Version 0 is never
+// older. observed is false for the response to a write: then e has only the key, the UID, the
+// labels, the version and the object. put appends the events to publish to events. The caller holds
+// the cluster's lock.
+func (t *table) put(events []Event, e *entry, observed bool) []Event {
+	k, uid, version, object, x := e.key(), e.row.UID, e.version, e.object, t.cluster.index
 	r, known := t.records[k]
-	if known && version != 0 && version < r.version {
-		return nil
+	if known && version != 0 && version < r.version || observed && r.gone && r.uid == uid && !e.deleting {
+		return events
 	}
-	var events []Event
 	indexed := r.object
 	if known && r.uid != uid {
-		events = t.forget(k, r)
+		events = t.forget(events, k, r)
 		t.ends(k, r.object)
 		r = record{}
 	}
@@ -327,24 +358,24 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	if r.uid == uid {
 		object.carry(r.object)
 	}
-	r.uid, r.version, r.gone, r.object = uid, version, false, object
+	r.uid, r.version, r.gone, r.observed, r.object = uid, version, false, observed, object
 	t.records[k] = r
 	if resourceOf(t.api) == namespaces {
-		delete(t.cluster.marks, k.name)
-		if hub := labels[workv1alpha2.NamespaceLabel]; hub != "" {
-			t.cluster.marks[k.name] = namespaceMarks{hub, maps.Clone(labels)}
+		delete(x.marks, k.name)
+		if hub := e.row.Labels[workv1alpha2.NamespaceLabel]; hub != "" {
+			x.marks[k.name] = namespaceMarks{hub, maps.Clone(e.row.Labels)}
 		}
 	}
 	if old != nil && news && old.Placed() && (object == nil || object.Binding != old.Binding) {
 		events = append(events, t.event(Changed, k, old))
 	}
-	// An object that keeps its binding is replaced in one step, so that concurrent readers of the
-	// binding find it.
+	// The entry of an object that keeps its binding is replaced in one step, below. So a concurrent
+	// reader of the binding always finds the object.
 	if indexed != nil && (object == nil || object.Binding != indexed.Binding) {
-		t.cluster.unindex(indexed.place(), indexed)
+		x.remove(indexed)
 	}
 	if object != nil {
-		t.cluster.index(object)
+		x.add(object)
 	}
 	if news && t.interesting(object) {
 		events = append(events, t.event(Changed, k, object))
@@ -352,31 +383,27 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	return events
 }
 
-// remove removes an object from the index.
-func (t *table) remove(k key, r record) []Event {
-	if r.object != nil {
-		t.cluster.unindex(r.object.place(), r.object)
-	}
-	return t.forget(k, r)
-}
-
-// forget removes an object from the table, but not from the indexes by binding.
-func (t *table) forget(k key, r record) []Event {
+// forget removes the object with the key k and the record r from the table, but not from the
+// indexes of placed and orphaned objects. It appends the event to publish to events: Deleted, or
+// none. The caller holds the cluster's lock.
+func (t *table) forget(events []Event, k key, r record) []Event {
 	delete(t.records, k)
 	if resourceOf(t.api) == namespaces {
-		delete(t.cluster.marks, k.name)
+		delete(t.cluster.index.marks, k.name)
 	}
 	if r.gone || !t.interesting(r.object) {
-		return nil
+		return events
 	}
-	return []Event{t.event(Deleted, k, r.object)}
+	return append(events, t.event(Deleted, k, r.object))
 }
 
-// interesting reports whether changes of an object are published as events.
+// interesting reports whether changes of an object are published as events: it is placed, or is a
+// namespace. o may be nil.
 func (t *table) interesting(o *Object) bool {
 	return o != nil && o.Placed() || resourceOf(t.api) == namespaces
 }
 
+// event returns an event for the object with the key k. o is the placed object, or nil.
 func (t *table) event(kind EventType, k key, o *Object) Event {
 	e := Event{Type: kind, Cluster: t.cluster.name, Resource: resourceOf(t.api), Namespace: k.namespace, Name: k.name}
 	if o != nil {
@@ -388,33 +415,65 @@ func (t *table) event(kind EventType, k key, o *Object) Event {
 	return e
 }
 
-// index adds a placed or orphaned object to the cluster's indexes.
-func (c *cluster) index(o *Object) {
+// index has the placed and orphaned objects of a cluster, and the namespaces that a hub created in
+// the cluster. It is a consumer of all types, and sets the records of their tables. The lock of the
+// cluster (cluster.mu) guards it.
+type index struct {
+	mirror  *Mirror                   // has the index by binding of all clusters
+	placed  map[place]*Object         // objects with work.orrery.dev/binding
+	orphans map[place]*Object         // objects with work.orrery.dev/orphan and no binding
+	marks   map[string]namespaceMarks // namespaces with work.orrery.dev/created-by
+}
+
+// reads implements consumer.
+func (x *index) reads(schema.GroupResource) bool { return true }
+
+// observe implements consumer.
+func (x *index) observe(events []Event, t *table, e *entry) []Event { return t.put(events, e, true) }
+
+// forget implements consumer. It does nothing if the record of the table belongs to an object with
+// another UID.
+func (x *index) forget(events []Event, t *table, k key, uid types.UID) []Event {
+	r, known := t.records[k]
+	if !known || r.uid != uid {
+		return events
+	}
+	if r.object != nil {
+		x.remove(r.object)
+	}
+	return t.forget(events, k, r)
+}
+
+// add adds a placed or orphaned object to the index, and a placed one also to the index by binding.
+func (x *index) add(o *Object) {
 	p := o.place()
 	if !o.Placed() {
-		c.orphans[p] = o
+		x.orphans[p] = o
 		return
 	}
-	c.placed[p] = o
-	c.mirror.bindings.add(p, o)
+	x.placed[p] = o
+	x.mirror.bindings.add(p, o)
 }
 
-func (c *cluster) unindex(p place, o *Object) {
+// remove removes an object from the indexes to which add added it.
+func (x *index) remove(o *Object) {
+	p := o.place()
 	if !o.Placed() {
-		delete(c.orphans, p)
+		delete(x.orphans, p)
 		return
 	}
-	delete(c.placed, p)
-	c.mirror.bindings.remove(p, o)
+	delete(x.placed, p)
+	x.mirror.bindings.remove(p, o)
 }
 
-// bindings indexes the placed objects of all clusters by binding. Indexed objects are replaced,
-// never changed.
+// bindings indexes the placed objects of all clusters by the UID of the binding that placed them.
+// Entries are replaced and never changed.
 type bindings struct {
 	mu     sync.Mutex
-	placed map[types.UID]map[string][]*Object // by binding and cluster; nearly always one each
+	placed map[types.UID]map[string][]*Object // by binding, then by cluster; nearly always one object
 }
 
+// add adds the object o at the place p, or replaces the entry of that place under the same binding.
 func (b *bindings) add(p place, o *Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -426,6 +485,7 @@ func (b *bindings) add(p place, o *Object) {
 	clusters[p.cluster] = append(without(clusters[p.cluster], p), o)
 }
 
+// remove removes the entry of the place p under the binding of o.
 func (b *bindings) remove(p place, o *Object) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -440,8 +500,8 @@ func (b *bindings) remove(p place, o *Object) {
 	}
 }
 
-// in returns the objects of a binding in a cluster, and everywhere those in all clusters. Both
-// copy and sort the objects after they have released the lock.
+// in returns the objects that a binding placed in one cluster, sorted. It copies and sorts them
+// after it has released the lock.
 func (b *bindings) in(binding types.UID, cluster string) []Object {
 	b.mu.Lock()
 	found := slices.Clone(b.placed[binding][cluster])
@@ -449,6 +509,7 @@ func (b *bindings) in(binding types.UID, cluster string) []Object {
 	return sorted(slices.Values(found))
 }
 
+// everywhere returns the objects that a binding placed in any cluster, sorted.
 func (b *bindings) everywhere(binding types.UID) []Object {
 	b.mu.Lock()
 	var found []*Object
@@ -459,7 +520,7 @@ func (b *bindings) everywhere(binding types.UID) []Object {
 	return sorted(slices.Values(found))
 }
 
-// without returns the objects at other places. It reuses the slice.
+// without returns objects without the one at the place p. It changes the slice.
 func without(objects []*Object, p place) []*Object {
 	return slices.DeleteFunc(objects, func(o *Object) bool { return o.place() == p })
 }

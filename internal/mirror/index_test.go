@@ -21,11 +21,11 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// fed is a follower whose cluster is the test.
+// fed lets a test deliver lists and events to a table in place of a cluster.
 type fed struct {
-	*follower
+	*watcher
 	pages   []*unstructured.UnstructuredList // of the next list
-	options []metav1.ListOptions             // of the lists that were asked for
+	options []metav1.ListOptions             // of the requested lists
 }
 
 func (f *fed) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -41,7 +41,7 @@ func (f *fed) watch(context.Context, metav1.ListOptions) (events, error) {
 
 func (f *fed) newest(context.Context) (string, error) { return "", errors.ErrUnsupported }
 
-// Replace feeds a list, in pages of two.
+// Replace delivers a list in pages of two objects.
 func (f *fed) Replace(list []*unstructured.Unstructured, resourceVersion string) error {
 	f.pages, f.options = nil, nil
 	for {
@@ -54,7 +54,7 @@ func (f *fed) Replace(list []*unstructured.Unstructured, resourceVersion string)
 		list = list[n:]
 		f.pages = append(f.pages, page)
 		if len(list) == 0 {
-			return f.follower.list(f.ctx)
+			return f.watcher.list(f.ctx)
 		}
 		page.SetContinue(list[0].GetName())
 	}
@@ -64,13 +64,14 @@ func (f *fed) event(kind watch.EventType, o *unstructured.Unstructured) error {
 	return f.take(watch.Event{Type: kind, Object: o}, o.GetResourceVersion())
 }
 
-// fakeTable is the configmaps of a cluster, fed by the test instead of the cluster.
+// fakeTable returns the table of the ConfigMaps of cluster east. The test delivers its lists
+// and events.
 func fakeTable(t *testing.T) (*Mirror, *fed, *recorder) {
 	t.Helper()
 	return fakeTableOf(t, member.API{GroupVersionKind: configmaps.GroupVersion().WithKind("ConfigMap"), Resource: "configmaps"})
 }
 
-// fakeTableOf is fakeTable of another type.
+// fakeTableOf is fakeTable for another type.
 func fakeTableOf(t *testing.T, api member.API) (*Mirror, *fed, *recorder) {
 	t.Helper()
 	m := newMirror(nil, newFleet(), logr.Discard())
@@ -81,12 +82,13 @@ func fakeTableOf(t *testing.T, api member.API) (*Mirror, *fed, *recorder) {
 	c.tables[resourceOf(api)] = tab
 	r := &recorder{}
 	m.Subscribe(r.record)
-	f := &fed{follower: newFollower(t.Context(), tab, nil)}
+	f := &fed{watcher: newWatcher(t.Context(), tab, nil)}
 	f.api = f
 	return m, f, r
 }
 
-// at is a ConfigMap with a UID and resource version; binding "": it is foreign.
+// at returns a ConfigMap with a UID and resource version. If binding is empty, it is an
+// unmanaged object.
 func at(name, uid string, version int, binding string) *unstructured.Unstructured {
 	o := placedMap("ns", name, binding, fmt.Sprint(version), nil)
 	if binding == "" {
@@ -97,7 +99,8 @@ func at(name, uid string, version int, binding string) *unstructured.Unstructure
 	return o
 }
 
-// TestPlacedObjectIsAlwaysFound: while an object changes, or is made anew, whoever asks for its binding finds it.
+// TestPlacedObjectIsAlwaysFound: an object can be found by its binding at any time while it
+// changes or is created again.
 func TestPlacedObjectIsAlwaysFound(t *testing.T) {
 	m, f, _ := fakeTable(t)
 	if err := f.Replace([]*unstructured.Unstructured{at("a", "u-0", 1, "b1")}, "1"); err != nil {
@@ -126,7 +129,8 @@ func TestPlacedObjectIsAlwaysFound(t *testing.T) {
 	}
 }
 
-// TestOrder feeds what the watch and the responses to writes say in different orders.
+// TestOrder delivers lists, watch events and responses to writes in different orders. It checks
+// the state in the index, the change for the store, and the events for subscribers.
 func TestOrder(t *testing.T) {
 	type world struct {
 		*Mirror
@@ -161,8 +165,8 @@ func TestOrder(t *testing.T) {
 	}
 	type verdict struct {
 		Presence presence.Presence
-		Digest   string // the version that is known
-		Stored   string // the version that the store is given last; "-": a deletion
+		Digest   string // version in the index
+		Stored   string // version of the last change for the store; "-": a deletion
 	}
 	cases := map[string]struct {
 		steps  []func(world) error
@@ -305,7 +309,9 @@ func TestSameTimeline(t *testing.T) {
 	}
 }
 
-// A Service's labels, ours among them, are copied to its EndpointSlices.
+// TestAMarkThatWasCopiedDoesNotCount: an object with Orrery's label is not placed if its
+// managedFields do not name Orrery. Kubernetes copies the labels of a Service, with Orrery's,
+// to its EndpointSlices.
 func TestAMarkThatWasCopiedDoesNotCount(t *testing.T) {
 	managed := func(managers ...string) *unstructured.Unstructured {
 		o := at("a", "u", 5, "b")
@@ -379,8 +385,10 @@ func TestOwnedFields(t *testing.T) {
 	}
 }
 
-// A deletion that a write noticed first tells how the object ended once the watch says so, whether or not there is a successor by then.
-func TestHowAnObjectEndedIsToldThoughItsDeletionWasNoticedFirst(t *testing.T) {
+// TestHowAnObjectEndedIsReportedThoughItsDeletionWasNoticedFirst: if a write notices a deletion
+// before the watch does, the event of the watch still leads to an event with the final state of
+// the object, whether or not the object has a successor by then.
+func TestHowAnObjectEndedIsReportedThoughItsDeletionWasNoticedFirst(t *testing.T) {
 	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	pod := func(uid string, version int, phase string) *unstructured.Unstructured {
 		o := at("a", uid, version, "b")
@@ -392,7 +400,7 @@ func TestHowAnObjectEndedIsToldThoughItsDeletionWasNoticedFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(*Mirror, *fed)
 		last   *unstructured.Unstructured
-		want   []string // of the events of the deletion: how the object was in the end
+		want   []string // UID and final state of each Deleted event
 	}{
 		"TheWatchAlone":    {func(*Mirror, *fed) {}, pod("u", 11, "Succeeded"), []string{"u Complete"}},
 		"NoticedFirst":     {deleted, pod("u", 11, "Succeeded"), []string{"u -", "u Complete"}},

@@ -33,20 +33,24 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestKilled kills a mirror after at most killWithin changes of the cluster: in that time a mirror
-// can read everything and follow.
+// TestKilled kills a mirror after at most killWithin changes of the clusters. That is enough
+// for a mirror to list everything and to begin to watch.
 const (
 	killWithin       = 2000
 	changesPerSecond = 1000
 )
 
-// twins are two clusters, which are the same API server: equal names in both.
-var twins = []string{"east", "west"}
+// duplicates are two clusters that are the same API server, so that both have objects of the same
+// names.
+var duplicates = []string{"east", "west"}
 
-// killedEnv has the database and the kubeconfig of the process that TestKilled kills.
+// killedEnv is the variable with the database and the kubeconfig for the process that
+// TestKilled kills.
 const killedEnv = "MIRROR_TEST_KILLED"
 
-// mirrorUntilKilled is that process: it mirrors the twins, says when it has everything, and ends with whoever started it.
+// mirrorUntilKilled is the main function of the process that TestKilled kills. It mirrors both
+// clusters and prints "synced" when it has everything. It exits when its parent exits and so
+// closes stdin.
 func mirrorUntilKilled() {
 	at, kubeconfig, _ := strings.Cut(os.Getenv(killedEnv), "\n")
 	fail := func(err error) {
@@ -54,7 +58,7 @@ func mirrorUntilKilled() {
 		os.Exit(1)
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it is closed
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent closes it
 		os.Exit(0)
 	}()
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -66,11 +70,11 @@ func mirrorUntilKilled() {
 	if err != nil {
 		fail(err)
 	}
-	m := newMirror(s, newFleet(twinSources(cfg)...), logr.Discard())
+	m := newMirror(s, newFleet(duplicateSources(cfg)...), logr.Discard())
 	m.follow(s)
 	go func() {
 		for ; ; time.Sleep(5 * time.Millisecond) {
-			if m.Observation(twins[0]).Synced && m.Observation(twins[1]).Synced {
+			if m.Observation(duplicates[0]).Synced && m.Observation(duplicates[1]).Synced {
 				fmt.Println("synced")
 				return
 			}
@@ -86,21 +90,21 @@ func storeAt(at string) (*store.Store, error) {
 	return store.Open(context.Background(), at)
 }
 
-func twinSources(cfg *rest.Config) []*testSource {
-	out := make([]*testSource, 0, len(twins))
-	for _, name := range twins {
+func duplicateSources(cfg *rest.Config) []*testSource {
+	out := make([]*testSource, 0, len(duplicates))
+	for _, name := range duplicates {
 		s := sourceOf(name, cfg, "configmaps")
 		for !s.discover() {
-			time.Sleep(10 * time.Millisecond) // the server is asked until it answers
+			time.Sleep(10 * time.Millisecond) // until the server answers
 		}
 		out = append(out, s)
 	}
 	return out
 }
 
-// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while its
-// clusters change. After each kill the database is whole. After the last one the store is as the
-// clusters are, object by object. KILLS sets the number of kills for each database.
+// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while
+// its clusters change. After each kill the database is intact. After the last one the store
+// equals the clusters, object by object. KILLS sets the number of kills for each database.
 func TestKilled(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -118,9 +122,9 @@ func TestKilled(t *testing.T) {
 }
 
 func killed(t *testing.T, at string, kills int) {
-	cfg := testenv.Config(crowded)
+	cfg := testenv.Config(manyObjects)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(crowded), 0o600); err != nil {
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(manyObjects), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	random := testenv.Rand(t)
@@ -136,7 +140,7 @@ func killed(t *testing.T, at string, kills int) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for len(l.changed) > 0 { // while no mirror ran
+		for len(l.changed) > 0 { // changes from before the mirror started
 			<-l.changed
 		}
 		said := make(chan string, 2)
@@ -161,7 +165,7 @@ func killed(t *testing.T, at string, kills int) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // killed
+		_ = cmd.Wait() // an error, since the process was killed
 		_ = in.Close()
 		if !had {
 			early++
@@ -182,15 +186,15 @@ func killed(t *testing.T, at string, kills int) {
 
 	s := must[*store.Store](t)(storeAt(at))
 	defer s.Close()
-	m, stop := start(t, s, newFleet(twinSources(cfg)...))
+	m, stop := start(t, s, newFleet(duplicateSources(cfg)...))
 	defer stop()
-	for _, name := range twins {
+	for _, name := range duplicates {
 		synced(t, m, name)
 	}
-	asClusters(t, s, m, cfg, twins...)
+	asClusters(t, s, m, cfg, duplicates...)
 }
 
-// whole says whether SQLite finds its file whole.
+// whole fails the test if SQLite finds its file damaged. It skips other databases.
 func whole(t *testing.T, at string) {
 	t.Helper()
 	if strings.Contains(at, "://") {
@@ -204,8 +208,9 @@ func whole(t *testing.T, at string) {
 	}
 }
 
-// asClusters waits until the store has of each cluster what its API server, which is one, has of every type that is mirrored:
-// object by object, with UID, resource version, labels and content.
+// asClusters waits until the store has, for each cluster and mirrored type, the objects of the
+// API server cfg, which is the same for all clusters. It compares UID, resource version, labels
+// and content of each object.
 func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clusters ...string) {
 	t.Helper()
 	type object struct {
@@ -225,7 +230,7 @@ func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clust
 		total := 0
 		for _, typ := range m.Types() {
 			gvr := typ.GroupVersionResource()
-			if gvr.GroupResource() == secrets { // only their metadata is stored
+			if gvr.GroupResource() == secrets { // only the metadata of Secrets is stored
 				continue
 			}
 			list, err := c.Resource(gvr).List(t.Context(), metav1.ListOptions{})
@@ -267,7 +272,7 @@ func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clust
 	})
 }
 
-// entriesOf are the managedFields of an object.
+// entriesOf returns the managedFields of an object.
 func entriesOf(t *testing.T, o *unstructured.Unstructured) []any {
 	t.Helper()
 	entries, _, err := unstructured.NestedSlice(o.Object, "metadata", "managedFields")
@@ -277,7 +282,7 @@ func entriesOf(t *testing.T, o *unstructured.Unstructured) []any {
 	return entries
 }
 
-// normal is a value as it is read from JSON.
+// normal returns v after encoding it to JSON and decoding it again.
 func normal(t *testing.T, v any) (out any) {
 	t.Helper()
 	if err := json.Unmarshal(must[[]byte](t)(json.Marshal(v)), &out); err != nil {
@@ -286,8 +291,8 @@ func normal(t *testing.T, v any) (out any) {
 	return out
 }
 
-// load changes ConfigMaps of a namespace, as fast as it may, until it is stopped. Each change that the API server has
-// acknowledged is sent to changed.
+// load changes ConfigMaps of a namespace at changesPerSecond until it is stopped. It sends to
+// changed for each change that the API server acknowledged.
 type load struct {
 	changed chan struct{}
 	stop    func() (changes int)
@@ -295,7 +300,7 @@ type load struct {
 
 func newLoad(t *testing.T, cfg *rest.Config, seed uint64) *load {
 	t.Helper()
-	const workers, names = 16, 20 // names of each
+	const workers, names = 16, 20 // names per worker
 	namespace := testenv.Namespace(t, cfg)
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
@@ -318,7 +323,9 @@ func newLoad(t *testing.T, cfg *rest.Config, seed uint64) *load {
 				}
 				var change func() error
 				done := func(error) bool { return false }
-				switch { // context.Background: a change that is begun is done, or it would not be known whether it was
+				// With context.Background a started change is completed. If it were cancelled,
+				// its result would be unknown.
+				switch {
 				case !there[name]:
 					change = func() error { _, err := k.Create(context.Background(), o, metav1.CreateOptions{}); return err }
 					done = apierrors.IsAlreadyExists
@@ -331,8 +338,8 @@ func newLoad(t *testing.T, cfg *rest.Config, seed uint64) *load {
 					change = func() error { _, err := k.Update(context.Background(), o, metav1.UpdateOptions{}); return err }
 				}
 				err := change()
-				// A server under this load may not answer in time. The change may have been made
-				// then.
+				// A server under this load may not answer in time. The change may have been
+				// applied nevertheless.
 				for end := time.Now().Add(testenv.Patience); err != nil && time.Now().Before(end); _ = pace.Wait(context.Background()) {
 					if err = change(); err != nil && done(err) {
 						err = nil
@@ -347,7 +354,7 @@ func newLoad(t *testing.T, cfg *rest.Config, seed uint64) *load {
 				mu.Unlock()
 				select {
 				case l.changed <- struct{}{}:
-				default: // nobody has counted for long
+				default: // the buffer is full: no test has read it for long
 				}
 			}
 		})

@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestLag: how old what is known is, is told of each cluster and each type, also of a cluster that was unreachable before the
-// hub began.
+// TestLag: the age of the data is known for each cluster and type, also of a cluster that
+// became unreachable before the hub started.
 func TestLag(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -61,7 +61,7 @@ func TestLag(t *testing.T) {
 	eventually(t, "it is current again", func() bool { _, stale := m.Freshness("east", cm); return !stale })
 	stop()
 
-	// The cluster is away when the hub begins, and has been for an hour.
+	// The cluster is unreachable when the hub starts, and has been for an hour.
 	away := newSource(t, "east", cfg, "configmaps")
 	away.reachable = false
 	hourAgo := metav1.NewTime(time.Now().Add(-time.Hour))
@@ -76,7 +76,7 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// stub is a source that is reachable or not, and has no API server.
+// stub is a source without an API server. The test sets whether it is reachable.
 type stub struct {
 	source
 
@@ -86,9 +86,9 @@ type stub struct {
 func (s *stub) Reachable() bool                   { return s.reachable }
 func (s *stub) Cluster() *clusterv1alpha1.Cluster { return &clusterv1alpha1.Cluster{} }
 
-// TestAgeOfQuietType: a type without changes is current while it is watched. After that its age
-// counts from the end of the watch, or from the loss of the cluster: all types of a cluster have
-// one age.
+// TestAgeOfQuietType: a type without changes is current while it is watched. Afterwards its age
+// counts from the end of the watch, or from the loss of the cluster. All types of a cluster
+// then have the same age.
 func TestAgeOfQuietType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{reachable: true}
@@ -144,7 +144,7 @@ func TestAgeOfQuietType(t *testing.T) {
 	})
 }
 
-// gauges are the lags that a mirror tells, by cluster or resource.
+// gauges returns the lags that a mirror reports, by cluster or resource.
 func gauges(t *testing.T, m *Mirror) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -156,7 +156,8 @@ func gauges(t *testing.T, m *Mirror) map[string]float64 {
 	got := map[string]float64{}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
-			for _, l := range slices.Backward(metric.GetLabel()) { // the group comes before the resource
+			// The group comes before the resource.
+			for _, l := range slices.Backward(metric.GetLabel()) {
 				got[l.GetValue()] = metric.GetGauge().GetValue()
 				break
 			}

@@ -28,13 +28,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv(killedEnv) != "" {
 		mirrorUntilKilled()
 	}
-	testenv.Main(m, crowded+1)
+	testenv.Main(m, manyObjects+1)
 }
 
-// crowded is the API server of the tests that leave thousands of objects, and marks of bindings: nothing of it is listed by the others.
-const crowded = 1
+// manyObjects is the index of the API server for tests that leave thousands of objects, and labels
+// of bindings. The other tests list nothing of that server.
+const manyObjects = 1
 
-// testFleet is a fleet whose clusters the test controls; their API lists are real.
+// testFleet is a fleet whose clusters the test controls. Their API lists come from real
+// servers.
 type testFleet struct {
 	mu          sync.Mutex
 	sources     map[string]*testSource
@@ -75,7 +77,8 @@ func (f *testFleet) Refresh(cluster string) {
 	f.refreshed[cluster]++
 }
 
-// Rediscover looks, as the registry does, more than once: the API list of a server may be behind what it has told.
+// Rediscover reads the API list several times, as the registry does, because the list may lag
+// behind other answers of the server.
 func (f *testFleet) Rediscover(cluster string) {
 	f.mu.Lock()
 	s := f.sources[cluster]
@@ -101,7 +104,8 @@ func (f *testFleet) notify(e member.Event) {
 	}
 }
 
-// setReachable does what the registry does when a cluster stops or starts to answer.
+// setReachable sets the reachability of a cluster and notifies subscribers, as the registry
+// does.
 func (f *testFleet) setReachable(s *testSource, yes bool) {
 	s.mu.Lock()
 	s.reachable = yes
@@ -129,7 +133,7 @@ func newSource(t testing.TB, name string, cfg *rest.Config, resources ...string)
 	return s
 }
 
-// sourceOf is newSource before the API list was asked for.
+// sourceOf returns a source like newSource, but does not read the API list.
 func sourceOf(name string, cfg *rest.Config, resources ...string) *testSource {
 	s := &testSource{cluster: &clusterv1alpha1.Cluster{}, cfg: cfg, id: "id-of-" + name, reachable: true}
 	s.cluster.Name, s.cluster.UID = name, types.UID("uid-of-"+name)
@@ -173,7 +177,7 @@ func (s *testSource) serves() ([]member.API, func(string) bool) {
 	return s.apis, func(group string) bool { return !stale[group] }
 }
 
-// discover asks for the API list and says whether it changed.
+// discover reads the API list and reports whether it changed.
 func (s *testSource) discover() bool {
 	c, err := discovery.NewDiscoveryClientForConfig(s.cfg)
 	if err != nil {
@@ -209,7 +213,7 @@ func (s *testSource) discover() bool {
 	s.stale = map[string]bool{}
 	for gv := range failed {
 		s.stale[gv.Group] = true
-		for _, api := range s.apis { // as it was last known
+		for _, api := range s.apis { // as last known
 			if api.GroupVersionKind.GroupVersion() == gv {
 				api.Stale = true
 				apis = append(apis, api)
@@ -241,8 +245,8 @@ func testLogger(t testing.TB) logr.Logger {
 	return testr.NewWithInterface(l, testr.Options{})
 }
 
-// testLog is the log of a test until it ends. A look at an API list that was due later may log
-// afterwards.
+// testLog forwards to the log of a test until the test ends. A delayed read of an API list may
+// log later than that.
 type testLog struct {
 	t testing.TB
 
@@ -278,7 +282,8 @@ func start(t testing.TB, s database, f *testFleet) (m *Mirror, stop func()) {
 	return m, run(t, m)
 }
 
-// run runs a mirror until the test ends or stop is called.
+// run runs a mirror until the test ends or stop is called. An error of the mirror fails the
+// test.
 func run(t testing.TB, m *Mirror) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -294,7 +299,7 @@ func run(t testing.TB, m *Mirror) (stop func()) {
 	return stop
 }
 
-// eventually waits until a condition holds.
+// eventually waits until a condition holds, and fails the test after three minutes.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(3 * time.Minute)
@@ -311,7 +316,7 @@ func synced(t testing.TB, m *Mirror, cluster string) {
 	eventually(t, "cluster "+cluster+" is mirrored", func() bool { return m.Observation(cluster).Synced })
 }
 
-// rows are the stored objects of a type, as cluster/namespace/name.
+// rows returns the stored objects that q selects, by cluster/namespace/name.
 func rows(t testing.TB, s *store.Store, q store.Query) map[string]store.Row {
 	t.Helper()
 	page, err := s.List(context.Background(), q)

@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestManagersAreKept: a row says who changed its object last, as its API server does, and not which fields: those are most of the entry.
+// TestManagersAreKept: a row keeps who changed its object last, as the API server does, but not
+// which fields, since these are most of an entry.
 func TestManagersAreKept(t *testing.T) {
 	cfg := testenv.Config(0)
 	maps, namespace := clientset(t, cfg).CoreV1(), testenv.Namespace(t, cfg)

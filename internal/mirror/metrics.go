@@ -33,10 +33,11 @@ var (
 	}, []string{"outcome"})
 )
 
-// A lag for each type of each cluster would be 60,000 series for 1,000 clusters with 60 types. So
-// there is one series for each cluster, with the lag of its oldest type. For types there are the
-// typeSeries oldest ones, each with its lag in the cluster where it is oldest, and one series for
-// all others. `orrery cluster describe` shows the lag of each type.
+// typeSeries is the number of series of the metric orrery_mirror_type_lag_seconds. A series for
+// each type of each cluster would be 60,000 series for 1,000 clusters with 60 types. So the metric
+// has the typeSeries types with the oldest data, each with its lag in the cluster where it is
+// oldest. One more series is for all other types. Another metric has one series for each cluster,
+// with the lag of its oldest type. `orrery cluster describe` shows the lag of each type.
 const typeSeries = 200
 
 var (
@@ -50,7 +51,8 @@ var (
 			"The 200 oldest types; resource other is the oldest of the rest.", []string{"group", "resource"}, nil)
 )
 
-// lags computes the lags of a mirror at each scrape.
+// lags is the collector of the metrics that are computed at each scrape: the age of the mirrored
+// data, and the numbers of objects that the database refused.
 type lags struct{ mirror *Mirror }
 
 // Describe implements prometheus.Collector.

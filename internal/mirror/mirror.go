@@ -28,8 +28,10 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Mirror observes every cluster of the fleet. Start runs it. Most other methods answer from
-// memory.
+// Mirror watches every type of every cluster of the fleet, as far as settings select it. It writes
+// the objects to the store, and keeps an index of the objects that Orrery placed in memory. New
+// makes a Mirror, and Start runs it. Most other methods read only memory. It may be used from
+// several goroutines.
 type Mirror struct {
 	store database
 	fleet fleet
@@ -39,54 +41,57 @@ type Mirror struct {
 	listing  chan struct{} // semaphore for concurrent lists of all clusters
 	log      logr.Logger
 	writer   *writer
-	metered  bool // lags are registered with the process's metrics
+	metered  bool // Start registers the metrics of lags
 
-	mostListed int // the constant of that name, except in tests
+	mostListed int // the constant mostListed, except in tests
 
 	// Each cluster has its own lock, so that a thousand clusters that are read at once do not
 	// wait for each other. Lock order: mu, the lock of a cluster, the lock of bindings.
 	mu sync.Mutex
-	// Reports whether every MirrorPolicy of the hub is known. nil: there is no hub.
+	// Reports whether every MirrorPolicy of the hub is known. nil: Follow was not called.
 	synced func() bool
 	known  map[string]policy               // MirrorPolicies by name
-	run    func(func(ctx context.Context)) // nil until Start
-	// Clusters that are leaving. A cluster with this UID is not mirrored again.
+	run    func(func(ctx context.Context)) // runs a goroutine that Start waits for; nil until Start
+	// UIDs of clusters that are leaving, by name. A cluster with this name and UID is not mirrored
+	// again.
 	dropped map[string]types.UID
-	// By name. A cluster of that name is mirrored only after the drop has ended.
+	// Clusters whose rows are being deleted, by name. A cluster with that name is mirrored only
+	// after that.
 	dropping map[string]*dropping
 	bindings bindings
 	onHub    map[string]bool // clusters that the hub has
-	// Reports whether onHub is complete. nil: there is no hub.
+	// Reports whether onHub is complete. nil: Follow was not called.
 	hubKnown func() bool
 	// Returns the timer after which rows of clusters that are not on the hub are deleted:
 	// absentFor, except in tests.
 	absent func() <-chan time.Time
-	strays map[string][]schema.GroupResource // by cluster: stored types that Types does not return
+	// Types with stored rows that the store has no record of, by cluster.
+	strays map[string][]schema.GroupResource
 
 	incomplete incomplete
 
-	// The values behind these pointers are replaced under mu and never changed, because they are
-	// read for each event.
+	// The values behind the pointers below are replaced while mu is held, and never changed. They
+	// are read for each event, without a lock.
 	clusters atomic.Pointer[map[string]*cluster]
 	// Stored types of clusters that are not in clusters yet. nil: the store has not returned them
 	// yet.
-	remembered      atomic.Pointer[map[string][]member.API]
-	required        atomic.Pointer[map[schema.GroupVersionKind]bool]
-	policies        atomic.Pointer[[]policy]
-	subscribers     atomic.Pointer[[]func(Event)]
-	roomSubscribers atomic.Pointer[[]func(cluster string)]
+	remembered          atomic.Pointer[map[string][]member.API]
+	required            atomic.Pointer[map[schema.GroupVersionKind]bool]
+	policies            atomic.Pointer[[]policy]
+	subscribers         atomic.Pointer[[]func(Event)]
+	capacitySubscribers atomic.Pointer[[]func(cluster string)]
 
 	// generation counts the losses of the store's contents, from 1. It is incremented before the
 	// tables of any cluster learn of the loss. So a table that records an earlier generation
 	// never counts as complete in a later one.
 	generation atomic.Int64
 
-	began time.Time   // upper bound for the time of data that was only read back from the store
-	lost  atomic.Bool // contents were lost since the process started
+	began time.Time   // when the Mirror was made; data from the store is not newer
+	lost  atomic.Bool // the store lost its contents since the process started
 }
 
-// database is the part of the store that the mirror uses. Every call may fail, for any length of
-// time. The index does not depend on it.
+// database is the part of store.Store that the mirror uses. Every call may fail, for any length of
+// time. The index in memory does not depend on it.
 type database interface { //nolint:interfacebloat // one store
 	Write(ctx context.Context, changes []store.Change) error
 	Types(ctx context.Context) ([]store.Type, error)
@@ -105,9 +110,10 @@ type database interface { //nolint:interfacebloat // one store
 	KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error)
 }
 
-// New returns a mirror of the registry's clusters into the store. defaults apply to clusters
-// whose spec and MirrorPolicies do not say what is mirrored; nil: every type except those that
-// change all the time.
+// New returns a mirror of the clusters of the registry r into the store s. It observes nothing
+// before Start. defaults apply to clusters whose spec.mirror and MirrorPolicies select no types;
+// nil: every type except those that change all the time (see noise). New also subscribes to losses
+// of the store's contents.
 func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, log logr.Logger) *Mirror {
 	m := newMirror(s, registry{r}, log)
 	m.defaults = defaults
@@ -116,8 +122,8 @@ func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, l
 	return m
 }
 
-// follow subscribes to losses of the store's contents, and counts the losses that happened
-// before.
+// follow makes every table list its type again when the store loses its contents, and counts the
+// losses that happened before the call.
 func (m *Mirror) follow(s *store.Store) {
 	s.OnLoss(m.storeLost)
 	n := s.Losses()
@@ -127,6 +133,8 @@ func (m *Mirror) follow(s *store.Store) {
 	losses.Add(float64(n))
 }
 
+// newMirror returns a mirror without defaults, which registers no metrics and does not learn of
+// losses of the store. New and tests call it.
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
 		store: s, fleet: f, log: log, began: time.Now(), listing: make(chan struct{}, listsOfAll), absent: func() <-chan time.Time { return time.After(absentFor) },
@@ -137,7 +145,7 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m.required.Store(&map[schema.GroupVersionKind]bool{})
 	m.policies.Store(&[]policy{})
 	m.subscribers.Store(&[]func(Event){})
-	m.roomSubscribers.Store(&[]func(string){})
+	m.capacitySubscribers.Store(&[]func(string){})
 	m.generation.Store(1)
 	m.writer = newWriter(
 		func(ctx context.Context, changes []store.Change) error {
@@ -156,8 +164,8 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	return m
 }
 
-// Start observes until ctx ends, and returns when all goroutines have ended. It may be called
-// once.
+// Start mirrors the clusters until ctx ends, and returns nil when all goroutines have ended. If
+// Follow was called, Start first waits until all MirrorPolicies are known. It may be called once.
 func (m *Mirror) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.log)
 	// Without the policies, the mirror would first drop objects that they select.
@@ -189,7 +197,9 @@ func (m *Mirror) Start(ctx context.Context) error {
 	return nil
 }
 
-// changed handles an event of the registry: a cluster joined, changed or left.
+// changed handles an event of the registry of members: a cluster joined, changed or left. For a new
+// cluster it starts to mirror it, unless rows of a cluster with that name are being deleted. It
+// does not block. It must not be called before Start has set m.run.
 func (m *Mirror) changed(e member.Event) {
 	if e.Type == member.Left {
 		m.mu.Lock()
@@ -222,8 +232,10 @@ func (m *Mirror) changed(e member.Event) {
 	c.wakeUp()
 }
 
-// Require mirrors a kind in every cluster that serves it, even if the cluster's spec.mirror
-// excludes it.
+// Require makes the mirror include a kind from every cluster that serves it, even if settings
+// exclude it. Placement calls it for the kinds that it places. Require returns before the kind is
+// listed, and may be called again. The effect lasts as long as the process. Once ResourceQuotas are
+// required, the free capacity of a cluster is unknown until its quotas are listed.
 func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	if (*m.required.Load())[gvk] {
 		return
@@ -233,7 +245,7 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	required := maps.Clone(*m.required.Load())
 	required[gvk] = true
 	m.required.Store(&required)
-	// A cluster that is comparing with the previous requirements compares again.
+	// A cluster that is being compared with the previous requirements is compared once more.
 	for _, c := range *m.clusters.Load() {
 		c.wakeUp()
 		if gvk == quotaKind { // free capacity is unknown until the quotas are listed
@@ -244,8 +256,9 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	}
 }
 
-// Follow watches the hub's MirrorPolicies and Clusters. It must be called before Start, which
-// waits until all of them are known.
+// Follow watches the MirrorPolicies and the Clusters of the hub. It must be called before Start,
+// which then waits until all MirrorPolicies are known. Without Follow, no MirrorPolicy applies, and
+// rows of clusters that the hub does not have are kept.
 func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
 	informer, err := informers.GetInformer(ctx, &configv1alpha1.MirrorPolicy{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -275,8 +288,8 @@ func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
 	return m.followClusters(ctx, informers)
 }
 
-// setPolicy stores a MirrorPolicy; nil deletes the one with that name. Every cluster then
-// compares its tables with the policies.
+// setPolicy stores the MirrorPolicy with a name; a nil p removes it. Every cluster then compares
+// what it mirrors with the policies.
 func (m *Mirror) setPolicy(name string, p *configv1alpha1.MirrorPolicy) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -290,15 +303,17 @@ func (m *Mirror) setPolicy(name string, p *configv1alpha1.MirrorPolicy) {
 	}
 }
 
-// dropping has the number of running drops of a cluster, and whether a cluster of the same name
-// is to be mirrored afterwards.
+// dropping counts the deletions of rows that run for one cluster name. putOff is true if a cluster
+// with that name joined meanwhile, and must be mirrored when the deletions have ended.
 type dropping struct {
-	by     int
+	by     int // number of deletions
 	putOff bool
 }
 
-// Drop stops observing a cluster and deletes all its rows. A cluster of that name is mirrored
-// again only when it has another UID.
+// Drop stops mirroring a cluster, removes it from the index without events, and deletes its rows.
+// It blocks until that is done. After an error rows may remain, and the caller calls Drop again. A
+// cluster with that name is mirrored again only if its Cluster has another UID. For a cluster that
+// is not mirrored, Drop only deletes rows.
 func (m *Mirror) Drop(name string) error {
 	m.mu.Lock()
 	c := m.cluster(name)
@@ -323,30 +338,38 @@ func (m *Mirror) Drop(name string) error {
 	return nil
 }
 
-// Stale returns since when the data of a cluster is not current. stale is false if the cluster is
-// reachable, or unknown. For a cluster that is only in the store, since is the start of the
-// mirror.
+// Stale returns since when the data of a cluster is not current. stale is false, and since zero, if
+// the cluster is reachable, or the mirror has nothing of it. since is the start of the mirror for a
+// cluster that only the store knows, because it did not join yet since the start. It is zero, with
+// stale true, for a cluster that the hub never reached.
 func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
 	c := m.cluster(name)
 	if c == nil {
-		return m.began, len(m.remembers(name)) > 0
+		if len(m.remembers(name)) == 0 {
+			return time.Time{}, false
+		}
+		return m.began, true
 	}
 	if c.source.Reachable() {
 		return time.Time{}, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.everReached() {
+		return time.Time{}, true
+	}
 	return c.lastReached(), true
 }
 
-// Type is one version of a type in one scope, as search reads it.
+// Type is one version of a type, either namespaced or cluster-scoped, with the clusters from which
+// it is mirrored. Search reads it. The embedded API is that of one of these clusters.
 type Type struct {
 	member.API
-	Clusters []string // that serve this version in this scope, by name
+	Clusters []string // names, sorted
 }
 
-// recall reads the types and strays that the store has, and retries until the store answers or
-// ctx ends.
+// recall reads from the store which clusters and types it has, and retries until the store answers
+// or ctx ends. Stored types of clusters that did not join yet can then be searched.
 func (m *Mirror) recall(ctx context.Context) {
 	var stored []store.Type
 	var strays []store.Stray
@@ -386,12 +409,12 @@ func (m *Mirror) recall(ctx context.Context) {
 	m.remembered.Store(&remembered)
 }
 
-// Recalled reports whether the types that the store has are known. Before that, a type that no
-// cluster serves may still be stored.
+// Recalled reports whether the store has returned which types it has. Before that, a type that no
+// cluster serves may still be stored. Once true, it stays true.
 func (m *Mirror) Recalled() bool { return m.remembered.Load() != nil }
 
-// remembers returns the stored types of a cluster that is not mirrored yet; nil: none, or not
-// read yet.
+// remembers returns the types that the store has of a cluster that is not mirrored yet. It is nil
+// if there are none, if the store has not answered yet, and for a mirrored cluster.
 func (m *Mirror) remembers(name string) []member.API {
 	if r := m.remembered.Load(); r != nil {
 		return (*r)[name]
@@ -399,8 +422,8 @@ func (m *Mirror) remembers(name string) []member.API {
 	return nil
 }
 
-// forget removes the result of remembers for a cluster that is mirrored now or was dropped. The
-// caller holds mu.
+// forget removes what remembers returns for a cluster, because the cluster is mirrored now or its
+// rows are being deleted. The caller holds m.mu.
 func (m *Mirror) forget(name string) {
 	if len(m.remembers(name)) == 0 {
 		return
@@ -410,8 +433,9 @@ func (m *Mirror) forget(name string) {
 	m.remembered.Store(&remembered)
 }
 
-// Types returns all mirrored types, and the stored types of clusters that are not mirrored yet,
-// by group, resource, version and scope.
+// Types returns all mirrored types, and the stored types of clusters that are not mirrored yet.
+// They are sorted by group, resource, version and scope: namespaced, then cluster-scoped. The
+// caller may change the result, but not the slices in each API.
 func (m *Mirror) Types() []Type {
 	type served struct {
 		cluster string
@@ -447,8 +471,9 @@ func (m *Mirror) Types() []Type {
 	})
 }
 
-// GroupTypes merges the types of clusters. served must be sorted by cluster. A type has one Type
-// for each version and scope in which clusters serve it.
+// GroupTypes merges pairs of a cluster and a type that it serves, sorted by cluster, into one Type
+// for each version and scope, with its clusters. The result is sorted by group, resource, version
+// and scope: namespaced, then cluster-scoped.
 func GroupTypes(served iter.Seq2[string, member.API]) []Type {
 	type identity struct {
 		schema.GroupVersionResource
@@ -481,16 +506,18 @@ func GroupTypes(served iter.Seq2[string, member.API]) []Type {
 	return out
 }
 
-// Stored reports whether the store has everything that was observed of a type in a cluster. Then
-// a search of the type is as complete as the last observation.
+// Stored reports whether the store was passed everything that was observed of a type in a cluster.
+// Then a search of the type is as complete as the last observation, which may be old: see
+// Freshness. It is false for a type that is not mirrored, and for all types while the store fails.
 func (m *Mirror) Stored(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.complete() && m.writer.problem() == nil
 }
 
-// Lost reports whether the stored rows of a type in a cluster were lost and have not been read
-// again.
+// Lost reports whether the store lost the rows of a type in a cluster and the type was not listed
+// again. If the store has lost its contents since the process started, Lost is also true for a type
+// that is not mirrored, or was never listed.
 func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
 	if !m.lost.Load() {
 		return false
@@ -500,7 +527,9 @@ func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
 	return t == nil || !t.complete()
 }
 
-// Observation returns a summary of a cluster for its status.
+// Observation returns a summary of the mirror of a cluster for the status of its Cluster. The
+// option member.Options.Observe is this method. For a cluster that is not mirrored, Synced is
+// false.
 func (m *Mirror) Observation(name string) member.Observation {
 	c := m.cluster(name)
 	if c == nil {
@@ -522,8 +551,9 @@ func (m *Mirror) Observation(name string) member.Observation {
 	return o
 }
 
-// storeTurned is called when the store begins or stops failing. gaveUp are the tables with
-// abandoned changes. They are listed again, since their clusters still have the objects.
+// storeTurned is called when the store begins to fail, or works again. It requests a new status for
+// all clusters. gaveUp are the tables with changes that were not written and are lost. Their types
+// are listed again, since the clusters still have the objects. The caller must hold no lock.
 func (m *Mirror) storeTurned(gaveUp []*table) {
 	for _, t := range gaveUp {
 		t.cluster.mu.Lock()
@@ -533,8 +563,8 @@ func (m *Mirror) storeTurned(gaveUp []*table) {
 	m.relist(m.all(), gaveUp)
 }
 
-// storeLost is called when all stored contents are lost. It makes every table read its cluster
-// again. The index keeps its contents.
+// storeLost is called when the store has lost all its contents. It makes every table list its type
+// in its cluster again. The index in memory keeps its contents. The caller must hold no lock.
 func (m *Mirror) storeLost() {
 	losses.Inc()
 	m.lost.Store(true)
@@ -552,6 +582,8 @@ func (m *Mirror) storeLost() {
 	m.relist(all, tables)
 }
 
+// relist makes each of the tables list its type in its cluster again, and requests a new status for
+// each of the clusters. It does not wait for the lists.
 func (m *Mirror) relist(clusters []*cluster, tables []*table) {
 	for _, t := range tables {
 		t.again()
@@ -566,7 +598,7 @@ func (m *Mirror) cluster(name string) *cluster {
 	return (*m.clusters.Load())[name]
 }
 
-// replace sets the cluster of a name; nil removes it. The caller holds mu.
+// replace sets the mirrored cluster with a name; a nil c removes it. The caller holds m.mu.
 func (m *Mirror) replace(name string, c *cluster) {
 	clusters := maps.Clone(*m.clusters.Load())
 	clusters[name] = c
@@ -581,7 +613,9 @@ func (m *Mirror) all() []*cluster {
 	return slices.Collect(maps.Values(*m.clusters.Load()))
 }
 
-// Subscribe registers f, which is called after every change of the index. f must not block.
+// Subscribe registers f, which is called after every change of the index, except for the changes by
+// Drop. The mirror holds no lock during the call. f must not block. Several goroutines may call f
+// at once, so the events of one object may come in another order than its changes.
 func (m *Mirror) Subscribe(f func(Event)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -589,7 +623,8 @@ func (m *Mirror) Subscribe(f func(Event)) {
 	m.subscribers.Store(&subscribers)
 }
 
-// notify calls the subscribers. The caller must not hold a lock of the index.
+// notify calls the functions of Subscribe with each event, in order. The caller must hold neither
+// m.mu nor the lock of a cluster.
 func (m *Mirror) notify(events ...Event) {
 	if len(events) == 0 {
 		return
@@ -602,6 +637,7 @@ func (m *Mirror) notify(events ...Event) {
 	}
 }
 
+// cmpResource compares types by group, and then by resource.
 func cmpResource(a, b schema.GroupResource) int {
 	if c := strings.Compare(a.Group, b.Group); c != 0 {
 		return c

@@ -37,7 +37,7 @@ import (
 
 var configmaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
-// placedMap is a ConfigMap as apply places it.
+// placedMap returns a ConfigMap with the label and annotation that apply sets.
 func placedMap(namespace, name, binding, digest string, data map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -62,7 +62,7 @@ func clientset(t testing.TB, cfg *rest.Config) *kubernetes.Clientset {
 	return must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(cfg))
 }
 
-// recorder remembers events.
+// recorder records events.
 type recorder struct {
 	mu     sync.Mutex
 	events []Event
@@ -275,12 +275,12 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 		n := must[*corev1.Node](t)(k.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: unschedulable},
 		}, metav1.CreateOptions{}))
-		t.Cleanup(func() { // nodes are of all tests
+		t.Cleanup(func() { // other tests see the same nodes
 			if err := k.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 				t.Error(err)
 			}
 		})
-		n.Spec.Taints = nil // the API server's own, until a controller finds the node ready
+		n.Spec.Taints = nil // without the not-ready taint that the API server sets
 		n = must[*corev1.Node](t)(k.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{}))
 		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
@@ -331,16 +331,17 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 		request corev1.ResourceList
 		want    int64
 	}{
-		"CPU":       {corev1.ResourceList{"cpu": resource.MustParse("1500m")}, 0 + 2}, // the pod that waits has room on n1
+		// The pod without a node fits on n1.
+		"CPU":       {corev1.ResourceList{"cpu": resource.MustParse("1500m")}, 0 + 2},
 		"Memory":    {corev1.ResourceList{"memory": resource.MustParse("3Gi")}, 1 + 2},
 		"Nothing":   {nil, 7 + 10},
 		"Unoffered": {corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}, 0},
 	} {
-		room, known := m.Room("east")
+		free, known := m.FreeCapacity("east")
 		if !known {
-			t.Fatalf("the room of %s is not known", name)
+			t.Fatalf("the free capacity of %s is not known", name)
 		}
-		if n, _ := room.Fits(requesting(tc.request), false); n != tc.want {
+		if n, _ := free.Fits(requesting(tc.request), false); n != tc.want {
 			t.Errorf("%s: %d replicas fit, known %v, want %d", name, n, known, tc.want)
 		}
 	}
@@ -362,12 +363,12 @@ func capacityOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, 
 	fleet.mu.Lock()
 	defer fleet.mu.Unlock()
 	if fleet.refreshed["east"] == 0 {
-		t.Error("the registry was not told")
+		t.Error("the registry was not notified")
 	}
 }
 
-// TestRestart: what happened while the mirror was down is found by its first lists, and
-// what did not change is not written again.
+// TestRestart: the first lists after a start find what happened while the mirror was down.
+// Unchanged objects are not written again.
 func TestRestart(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -405,7 +406,7 @@ func TestRestart(t *testing.T) {
 	})
 	stop()
 
-	// A cluster that does not answer at the next start can still be searched.
+	// A cluster that is unreachable at the next start can still be searched.
 	east := newSource(t, "east", cfg, "configmaps")
 	east.reachable, east.apis = false, nil
 	m, _ = start(t, s, newFleet(east))
@@ -435,7 +436,7 @@ func TestLeave(t *testing.T) {
 	if err := m.Drop("east"); err != nil {
 		t.Fatal(err)
 	}
-	fleet.notify(member.Event{Type: member.Changed, Name: "east"}) // its Cluster is still there
+	fleet.notify(member.Event{Type: member.Changed, Name: "east"}) // its Cluster still exists
 	if got := m.Placed("leave"); len(got) != 1 || got[0].Cluster != "west" || m.PlacedIn("east") != nil {
 		t.Errorf("placed %v", got)
 	}
@@ -458,8 +459,8 @@ func TestLeave(t *testing.T) {
 	eventually(t, "placed in both again", func() bool { return len(m.Placed("leave")) == 2 && len(rows(t, s, q)) == 2 })
 }
 
-// TestOutage kills and hangs an API server: nothing is taken for deleted, and when it is
-// back the mirror follows.
+// TestOutage kills and hangs an API server. No object counts as deleted meanwhile, and the
+// mirror continues when the server is back.
 func TestOutage(t *testing.T) {
 	server := testenv.StartServer(t)
 	cfg := server.Config()
@@ -538,12 +539,13 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestStartsAndStops: a cluster that comes and goes, is told to be reachable and not, and leaves and joins, all at once and while it changes, is mirrored
-// in the end as it is.
+// TestStartsAndStops: a cluster becomes unreachable and reachable, leaves and joins, gets other
+// policies and loses its store, all concurrently and while its objects change. In the end it is
+// mirrored correctly.
 func TestStartsAndStops(t *testing.T) {
 	cfg := testenv.Config(0)
 	s := openStore(t)
-	sources := twinSources(cfg)
+	sources := duplicateSources(cfg)
 	fleet := newFleet(sources...)
 	m, stop := start(t, s, fleet)
 	defer stop()
@@ -571,13 +573,13 @@ func TestStartsAndStops(t *testing.T) {
 	}
 	running.Wait()
 	l.stop()
-	for _, name := range twins {
+	for _, name := range duplicates {
 		synced(t, m, name)
 	}
-	asClusters(t, s, m, cfg, twins...)
+	asClusters(t, s, m, cfg, duplicates...)
 }
 
-// slowDrop is a database that takes its time to drop a cluster.
+// slowDrop is a database whose DropCluster waits until the test closes goOn.
 type slowDrop struct {
 	database
 
@@ -590,7 +592,8 @@ func (d *slowDrop) DropCluster(ctx context.Context, cluster string) error {
 	return d.database.DropCluster(ctx, cluster)
 }
 
-// TestJoinsWhileItsPredecessorIsDropped: what is stored of a cluster that has the name of one that is still being dropped does not go with that.
+// TestJoinsWhileItsPredecessorIsDropped: a cluster joins with the name of a cluster whose rows
+// are still being deleted. Its own rows are not deleted with these.
 func TestJoinsWhileItsPredecessorIsDropped(t *testing.T) {
 	cfg := testenv.Config(0)
 	s := openStore(t)
@@ -615,7 +618,8 @@ func TestJoinsWhileItsPredecessorIsDropped(t *testing.T) {
 	asClusters(t, s, m, cfg, "east")
 }
 
-// A ResourceQuota of the cluster limits what fits in its namespace, as long as it is there.
+// quotaOfCluster checks that a ResourceQuota of the cluster limits what fits in its namespace
+// while the quota exists.
 func quotaOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, m *Mirror) {
 	quotas := k.CoreV1().ResourceQuotas(namespace)
 	q := must[*corev1.ResourceQuota](t)(quotas.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{}))
@@ -629,11 +633,11 @@ func quotaOfCluster(t *testing.T, k *kubernetes.Clientset, namespace string, m *
 	}
 	fits := func(namespace string, want int64, wantQuota string) func() bool {
 		return func() bool {
-			room, known := m.Room("east")
+			free, known := m.FreeCapacity("east")
 			if !known {
 				return false
 			}
-			n, quota := room.Fits(claim(namespace), false)
+			n, quota := free.Fits(claim(namespace), false)
 			return n == want && quota == wantQuota
 		}
 	}

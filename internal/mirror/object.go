@@ -22,21 +22,21 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// entry is an object from the cluster or the store, reduced to the parts that the index and the
-// store need. So a long list does not stay in memory as received.
+// entry is an object from a cluster or from the store, reduced to the parts that the index in
+// memory and the store need. So a long list does not stay in memory as it was received.
 type entry struct {
 	row      store.Row
-	object   *Object // if it is placed
+	object   *Object // nil: the object is neither placed nor orphaned
 	deleting bool
-	happened time.Time // when an Event last happened; zero: it has no time, or is not an Event
-	node     *node
-	pod      *pod
-	quota    *quota
+	happened time.Time // see the func happened
+	measured any       // what counts in the capacity, see measure; nil: nothing
+	version  uint64    // the resource version; 0: it is not a number
 }
 
 func (e *entry) key() key { return key{e.row.Namespace, e.row.Name} }
 
-// entry converts an object from the cluster.
+// entry converts an object from the cluster. It leaves out the data of a Secret unless the settings
+// select that data. It is an error if the object cannot be encoded.
 func (t *table) entry(obj runtime.Object) (*entry, error) {
 	var o *unstructured.Unstructured
 	switch obj := obj.(type) {
@@ -69,6 +69,7 @@ func (t *table) entry(obj runtime.Object) (*entry, error) {
 			Created: o.GetCreationTimestamp().Time, Labels: o.GetLabels(), Body: body, Note: note(o),
 		},
 	}
+	e.version = number(e.row.ResourceVersion)
 	e.object = newObject(t.cluster.name, gvr, o, e.row.Note)
 	e.deleting = o.GetDeletionTimestamp() != nil
 	t.measure(e, body)
@@ -76,8 +77,8 @@ func (t *table) entry(obj runtime.Object) (*entry, error) {
 	return e, nil
 }
 
-// happened returns the time at which an Event last happened; zero: it has no valid time, or is
-// not an Event.
+// happened returns when the Event with the JSON body last happened; zero: a time in it is invalid,
+// or gr is not a type of Events.
 func happened(gr schema.GroupResource, body []byte) time.Time {
 	if gr != coreEvents && gr != groupEvents {
 		return time.Time{}
@@ -94,7 +95,7 @@ func happened(gr schema.GroupResource, body []byte) time.Time {
 		} `json:"series"`
 	}
 	if err := json.Unmarshal(body, &e); err != nil {
-		return time.Time{} // an invalid time: the Event stays as long as in the cluster
+		return time.Time{} // with an invalid time, an Event stays mirrored as long as in the cluster
 	}
 	last := e.Metadata.CreationTimestamp
 	for _, at := range []time.Time{e.EventTime, e.LastTimestamp, e.DeprecatedLastTimestamp, e.Series.LastObservedTime} {
@@ -105,11 +106,12 @@ func happened(gr schema.GroupResource, body []byte) time.Time {
 	return last
 }
 
-// recalledEntry converts an object from the store. The index must get the same data from it as
-// from the original entry. So the index must not depend on parts that strip removes. Only the
-// bodies of objects that Orrery placed or that count in the capacity are parsed.
+// recalledEntry converts an object from the store. Its result must give the index the same data as
+// the entry of the original object, so the index must not depend on parts that strip removes. A row
+// without a body gives an entry with only the row. It is an error if the body of a placed or
+// orphaned object is not JSON.
 func (t *table) recalledEntry(row store.Row) (*entry, error) {
-	e := &entry{row: row}
+	e := &entry{row: row, version: number(row.ResourceVersion)}
 	e.row.Body = nil
 	if row.Body == nil {
 		return e, nil
@@ -128,25 +130,8 @@ func (t *table) recalledEntry(row store.Row) (*entry, error) {
 	return e, nil
 }
 
-// measure parses the parts of an object's body that count in the cluster's capacity.
-func (t *table) measure(e *entry, body []byte) {
-	var err error
-	switch resourceOf(t.api) {
-	case nodes:
-		e.node, err = newNode(body)
-	case pods:
-		e.pod, err = newPod(body)
-	case quotas:
-		e.quota, err = newQuota(e.row.Name, body)
-	}
-	if err != nil { // if entry returned this error, a list would look as if the object were deleted
-		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name,
-			"resource", resourceOf(t.api).String(), "namespace", e.row.Namespace, "name", e.row.Name)
-	}
-}
-
-// strip returns the object without the parts that search does not need, which are half of its
-// size. It does not change the original.
+// strip returns an object without the parts that search does not need: most of managedFields, and
+// two annotations. They are half of its size. It does not change the original.
 func strip(object map[string]any) map[string]any {
 	meta, ok := object["metadata"].(map[string]any)
 	if !ok {
@@ -174,8 +159,9 @@ func strip(object map[string]any) map[string]any {
 	return object
 }
 
-// managers returns two kinds of entries of managedFields: those of the last change, and those in
-// another API version than the mirrored one. They lack the fields, which are most of their size.
+// managers returns the entries of managedFields that are stored: those with the time of the last
+// change, and those in another API version than the given one. It leaves out their fields, which
+// are most of the size.
 func managers(entries []any, version string) (kept []any) {
 	newest := ""
 	each := func(f func(entry map[string]any, at string)) {
@@ -198,7 +184,8 @@ func managers(entries []any, version string) (kept []any) {
 	return kept
 }
 
-// owner returns the UID of the object's controller, or else of its first owner; "": none.
+// owner returns the UID of the owner that controls an object, or else of its first owner; "": it
+// has no owner.
 func owner(o *unstructured.Unstructured) types.UID {
 	if c := metav1.GetControllerOf(o); c != nil {
 		return c.UID
@@ -209,10 +196,13 @@ func owner(o *unstructured.Unstructured) types.UID {
 	return ""
 }
 
-// note returns the text that is stored beside a placed or orphaned object: the hash of the fields
-// that Orrery owns, because the store does not keep the fields of managedFields. It is "" for
-// other objects. Controllers copy labels and annotations to objects that they create, for example
-// from a Service to its EndpointSlices. So a mark counts only if Orrery owns a field.
+// note returns the text that is stored beside a placed or orphaned object, for newObject; "" for
+// all other objects. It is the hash of the fields that Orrery's server-side apply owns, because the
+// store does not keep these fields.
+//
+// Other controllers copy labels and annotations to objects that they create, for example from a
+// Service to its EndpointSlices. So an object with managedFields counts as placed or orphaned only
+// if Orrery owns a field of it.
 func note(o *unstructured.Unstructured) string {
 	fields := OwnedFields(o)
 	if o.GetLabels()[workv1alpha2.BindingLabel] == "" && o.GetAnnotations()[workv1alpha2.OrphanAnnotation] == "" ||
@@ -222,7 +212,8 @@ func note(o *unstructured.Unstructured) string {
 	return strconv.FormatUint(fields, 10)
 }
 
-// newObject returns the index entry of an object with a note; nil without a note.
+// newObject returns the index entry of an object of a cluster. note is the result of the func note
+// for the object; for "", the result is nil.
 func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured, note string) *Object {
 	if note == "" {
 		return nil
@@ -250,15 +241,17 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 	}
 }
 
-// carry copies how the work ended from the state before, because a pod that is being deleted no
-// longer reports that it had ended. Either state may be nil.
+// carry copies Ended, how the work of an object ended, from its earlier state before to its later
+// state o, if o is being deleted. A pod that is being deleted no longer reports that it had ended.
+// o and before may be nil, or of different objects: then it does nothing.
 func (o *Object) carry(before *Object) {
 	if o != nil && before != nil && o.UID == before.UID && o.Deleting && o.Ended == "" {
 		o.Ended = before.Ended
 	}
 }
 
-// OwnedFields returns a hash of the fields that Orrery's server-side apply owns; 0: none.
+// OwnedFields returns a hash of the set of fields that Orrery's server-side apply owns in an
+// object; 0: it owns none. Equal sets in one API server have equal hashes.
 func OwnedFields(o *unstructured.Unstructured) uint64 {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager == workv1alpha2.FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil {

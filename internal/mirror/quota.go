@@ -7,21 +7,21 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// quota has the parts of a ResourceQuota that count in a `Room`. It is immutable.
+// quota has the parts of a ResourceQuota that limit the free capacity of its namespace in a
+// cluster. It is immutable.
 type quota struct {
 	name   string
-	scopes []corev1.ScopedResourceSelectorRequirement // it counts pods that are in all scopes
+	scopes []corev1.ScopedResourceSelectorRequirement // a pod counts only if all of them select it
 	left   amounts                                    // hard limits less usage, CPU in thousandths
 }
 
-// newQuota parses the JSON of a ResourceQuota. As in the admission of pods, its status counts. A
-// limit without a reported usage does not limit.
+// newQuota parses the JSON of a ResourceQuota with the name. The limits and the usage are those in
+// its status, as in the admission of pods. A limit without a reported usage is ignored.
 func newQuota(name string, body []byte) (*quota, error) {
 	var o struct {
 		Spec struct {
@@ -45,22 +45,13 @@ func newQuota(name string, body []byte) (*quota, error) {
 		if !known {
 			continue
 		}
-		q.left[name] = less(name, hard, used)
+		q.left[name] = minus(scheduler.Amount(name, hard), scheduler.Amount(name, used))
 	}
 	return q, nil
 }
 
-// less returns the difference of two quantities. Both are rounded up, CPU to thousandths, others
-// to units.
-func less(name corev1.ResourceName, hard, used resource.Quantity) int64 {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceRequestsCPU, corev1.ResourceLimitsCPU:
-		return hard.MilliValue() - used.MilliValue()
-	default:
-		return hard.Value() - used.Value()
-	}
-}
-
+// equal reports whether two quotas have the same name, scopes and remaining amounts. Both may be
+// nil.
 func (q *quota) equal(other *quota) bool {
 	return q == other || q != nil && other != nil && q.name == other.name && maps.Equal(q.left, other.left) &&
 		slices.EqualFunc(q.scopes, other.scopes, func(a, b corev1.ScopedResourceSelectorRequirement) bool {
@@ -68,13 +59,16 @@ func (q *quota) equal(other *quota) bool {
 		})
 }
 
-// counts reports whether the quota counts the replicas of a claim.
+// counts reports whether the quota counts replicas with the claim (what each replica requires): all
+// scopes of the quota select them.
 func (q *quota) counts(claim *scheduler.Claim) bool {
 	return !slices.ContainsFunc(q.scopes, func(scope corev1.ScopedResourceSelectorRequirement) bool { return !claim.Within(scope) })
 }
 
-// fits returns how many more replicas the quota accepts. there means that their object exists
-// already.
+// fits returns how many more replicas with the claim the quota accepts, at most math.MaxInt32.
+// there is true if the object of the replicas exists in the cluster already, so that the quota does
+// not count it again. The result is 0 if the quota refuses a new object. The caller calls fits only
+// if q.counts(claim) is true.
 func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
 	most := int64(math.MaxInt32)
 	for name, left := range q.left {
@@ -89,8 +83,9 @@ func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
 	return most
 }
 
-// sets returns how many times the quota accepts all replicas of the components. there means that
-// their object exists already.
+// sets returns how many times the quota accepts all replicas of all components of an object
+// together, at most math.MaxInt32. It ignores components that the quota does not count. there is
+// true if the object exists in the cluster already, so that the quota does not count it again.
 func (q *quota) sets(components []scheduler.Component, there bool) int64 {
 	most := int64(math.MaxInt32)
 	for name, left := range q.left {
@@ -113,28 +108,50 @@ func (q *quota) sets(components []scheduler.Component, there bool) int64 {
 	return most
 }
 
-// times and plus return the result for numbers that are not negative; on overflow, the largest
-// number.
+// times returns a * b, or the nearest int64 if int64 cannot hold the product.
 func times(a, b int64) int64 {
-	if b > 0 && a > math.MaxInt64/b {
+	result := a * b
+	switch {
+	case a == 0 || result/a == b && (a != -1 || b != math.MinInt64):
+		return result
+	case (a < 0) == (b < 0):
 		return math.MaxInt64
+	default:
+		return math.MinInt64
 	}
-	return a * b
 }
 
+// plus returns a + b, or the nearest int64 if int64 cannot hold the sum.
 func plus(a, b int64) int64 {
-	if a > math.MaxInt64-b {
+	switch result := a + b; {
+	case b > 0 && result < a:
 		return math.MaxInt64
+	case b < 0 && result > a:
+		return math.MinInt64
+	default:
+		return result
 	}
-	return a + b
 }
 
-// without returns the quota after replicas were counted in it.
+// minus returns a - b, or the nearest int64 if int64 cannot hold the difference.
+func minus(a, b int64) int64 {
+	switch result := a - b; {
+	case b > 0 && result > a:
+		return math.MinInt64
+	case b < 0 && result < a:
+		return math.MaxInt64
+	default:
+		return result
+	}
+}
+
+// without returns a copy of the quota that has less left: less the replicas and objects of t. The
+// amounts may become negative. The caller calls without only if q.counts(t.Claim) is true.
 func (q *quota) without(t scheduler.Taken) *quota {
 	rest := &quota{name: q.name, scopes: q.scopes, left: maps.Clone(q.left)}
-	for name := range rest.left {
+	for name, left := range rest.left {
 		each, once := t.Claim.Counts(name)
-		rest.left[name] -= each*t.Replicas + once*t.Objects
+		rest.left[name] = minus(left, plus(times(each, t.Replicas), times(once, t.Objects)))
 	}
 	return rest
 }

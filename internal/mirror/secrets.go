@@ -9,22 +9,25 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// keptData records for which Secrets of a cluster the store keeps the data. The zero value means
-// unknown.
+// keptData records for which Secrets of a cluster the store was last requested to keep the data.
+// The zero value means that no request was made yet.
 type keptData struct {
-	known bool
-	is    string
-	end   context.CancelFunc // ends the goroutine that applies it
+	known bool               // a request was made
+	is    string             // the filter of the request, as dataOf
+	end   context.CancelFunc // ends the goroutine that makes the request
 }
 
-// secretData returns the filter of Secrets that are to be mirrored with data; nil: none.
+// secretData returns which Secrets of the cluster are mirrored with their data, by the present
+// settings; nil: none.
 func (c *cluster) secretData() *filter {
 	return secretData(statements(c.source.Cluster(), *c.mirror.policies.Load()))
 }
 
-// keepData makes the store delete the data of Secrets that must no longer be mirrored, even while
-// the cluster does not answer. It retries if the store fails. Before the call, a table with other
-// data must be stopped, and its pending changes dropped.
+// keepData makes the store delete the data of all Secrets of the cluster that the filter data does
+// not select; nil: of all. It works even while the cluster does not answer, in the background, as
+// part of running, and retries while the store fails. It does nothing if the last call had an equal
+// filter. Only run calls it. Before the call, a table of Secrets with another filter must be
+// stopped, and its pending changes dropped.
 func (c *cluster) keepData(ctx context.Context, running *sync.WaitGroup, data *filter) {
 	if is := dataOf(data); !c.kept.known || c.kept.is != is {
 		if c.kept.end != nil {
@@ -51,8 +54,9 @@ func (c *cluster) keepData(ctx context.Context, running *sync.WaitGroup, data *f
 	})
 }
 
-// tryKeepData makes the store keep the data of the selected Secrets only. Data that the store
-// cannot decrypt is read from the cluster again.
+// tryKeepData makes the store delete the data of all Secrets of the cluster that the filter data
+// does not select; nil: of all. If the store cannot decrypt data that it should keep, the Secrets
+// are read from the cluster again. It takes the cluster's lock.
 func (c *cluster) tryKeepData(ctx context.Context, data *filter) error {
 	lost, err := c.mirror.store.KeepData(ctx, c.name, func(namespace string, labels map[string]string) bool {
 		switch {
@@ -79,8 +83,9 @@ func (c *cluster) tryKeepData(ctx context.Context, data *filter) error {
 	return nil
 }
 
-// WithoutData reports whether the mirror lacks the data of some Secrets of a cluster, or cannot
-// confirm that it is stored.
+// WithoutData reports whether the store may lack the data of some Secrets of a cluster: the
+// settings do not select all data, or it is not certain that all is stored. It is true for a
+// cluster that is not mirrored.
 func (m *Mirror) WithoutData(cluster string) bool {
 	t, unlock := m.table(cluster, secrets)
 	defer unlock()

@@ -37,7 +37,7 @@ func sealedStore(t testing.TB, keys ...string) (s *store.Store, dir string) {
 	return s, dir
 }
 
-// nowhere fails if a text is in the files of a store.
+// nowhere fails the test if a file of the store contains a text, plain or in base64.
 func nowhere(t testing.TB, dir string, texts ...string) {
 	t.Helper()
 	files := must[[]string](t)(filepath.Glob(filepath.Join(dir, "*")))
@@ -54,8 +54,9 @@ func nowhere(t testing.TB, dir string, texts ...string) {
 	}
 }
 
-// TestSecretData: data of Secrets is mirrored of those that somebody asks for and of no others, and goes, with its history, when nobody asks any more:
-// in a cluster that answers, in one that does not, and while the mirror was down.
+// TestSecretData: data is mirrored only of Secrets that a policy selects with secretData. When
+// the policy goes, the data and its history are deleted: in a cluster that answers, in one that
+// does not, and if the policy went while the mirror was down.
 func TestSecretData(t *testing.T) {
 	cfg := testenv.Config(0)
 	k := clientset(t, cfg)
@@ -143,7 +144,7 @@ func TestSecretData(t *testing.T) {
 	synced(t, m, "east")
 	stop()
 
-	// Nobody asks for it any more when the mirror begins again, of a cluster that cannot be asked.
+	// No policy selects the data when the mirror starts again, and the cluster does not answer.
 	gone := newSource(t, "east", cfg)
 	gone.apis, gone.reachable = nil, false
 	_, stop = begin(t, s, newFleet(gone), all)
@@ -154,7 +155,7 @@ func TestSecretData(t *testing.T) {
 	synced(t, m, "east")
 	stop()
 
-	// The key is rotated, and then it is lost.
+	// The key is rotated and then lost.
 	second, third := seal.New(), seal.New()
 	for _, tc := range []struct{ what, keys string }{{"is rotated", second + "\n" + first}, {"was rotated", second}, {"is lost", third}} {
 		s.SealWith(must[*seal.Keys](t)(seal.Parse([]byte(tc.keys))))
@@ -173,7 +174,7 @@ func TestSecretData(t *testing.T) {
 	nowhere(t, dir, hush)
 }
 
-// begin starts a mirror that knows its policies from the beginning.
+// begin starts a mirror with policies that are known from the start.
 func begin(t testing.TB, s *store.Store, f *testFleet, policies ...*configv1alpha1.MirrorPolicy) (m *Mirror, stop func()) {
 	t.Helper()
 	m = newMirror(s, f, testLogger(t))

@@ -19,8 +19,9 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// Types that the mirror always needs: for capacity, for namespaces, and for changes of the API
-// list.
+// Types that the mirror treats specially. It needs nodes and pods for the capacity, namespaces for
+// their labels, and CustomResourceDefinitions and APIServices to notice changes of the served APIs.
+// Only some Secrets are stored with their data.
 var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 	nodes       = schema.GroupResource{Resource: "nodes"}
@@ -30,22 +31,26 @@ var (
 	apiservices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
 )
 
-// ResourceQuotas limit the free capacity of a cluster. They are mirrored only where something
-// requires them, because each type costs one watch for each cluster.
+// The type and kind of ResourceQuotas, which limit the free capacity of a cluster. They are
+// mirrored always only if Mirror.Require was called for them, because each type costs one watch for
+// each cluster.
 var (
 	quotas    = schema.GroupResource{Resource: "resourcequotas"}
 	quotaKind = corev1.SchemeGroupVersion.WithKind("ResourceQuota")
 )
 
-// Events have two names, one in each API group. Both return the same objects.
+// The two types under which an API server returns the same Events, one in each API group.
 var (
 	coreEvents  = schema.GroupResource{Resource: "events"}
 	groupEvents = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 )
 
-// eventsLife is how long Events stay in the mirror by default.
+// eventsLife is how long Events stay in the mirror after they last happened, unless settings say
+// otherwise.
 const eventsLife = time.Hour
 
+// essential reports whether the mirror itself needs a type: namespaces, nodes, pods,
+// customresourcedefinitions and apiservices. No setting excludes these.
 func essential(gr schema.GroupResource) bool {
 	switch gr {
 	case namespaces, nodes, pods, crds, apiservices:
@@ -55,13 +60,13 @@ func essential(gr schema.GroupResource) bool {
 	}
 }
 
-// askedLive is the API group that is never mirrored. Its metrics cover the last seconds, and
-// requests for them go to the clusters themselves. If one cluster's copy were mirrored, the fleet
-// would have two answers.
+// askedLive is the API group of usage metrics, which is never mirrored. Its metrics cover the last
+// seconds, and requests of users for them are sent to the clusters. A mirrored copy would be a
+// second, older answer.
 const askedLive = "metrics.k8s.io"
 
-// noise reports whether a type is mirrored only if it is selected by name, because its objects
-// change all the time or derive from other mirrored objects.
+// noise reports whether a type is mirrored only if settings select it by its name. Objects of such
+// a type change all the time, as Leases do, or repeat other mirrored objects, as Endpoints do.
 func noise(gr schema.GroupResource) bool {
 	switch gr {
 	case groupEvents,
@@ -75,9 +80,10 @@ func noise(gr schema.GroupResource) bool {
 	}
 }
 
-// Select returns the selection of the named types, or nil for no types. A name is RESOURCE.GROUP,
-// or RESOURCE for the core group, such as deployments.apps and pods. *.GROUP selects every type
-// of a group. An invalid name is an error.
+// Select returns the mirror settings that select the named types; nil, without an error, for no
+// names. The server's flag --mirror-resources has such names. A name is RESOURCE.GROUP, or RESOURCE
+// for the core group, such as deployments.apps and pods. *.GROUP selects every type of a group. An
+// invalid name is an error. Select does not check whether a cluster serves a type.
 func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	if len(types) == 0 {
 		return nil, nil
@@ -93,7 +99,8 @@ func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	return s, nil
 }
 
-// ParseType parses the name of a type: RESOURCE.GROUP, or RESOURCE for the core group.
+// ParseType parses the name of a type: RESOURCE.GROUP, or RESOURCE for the core group. RESOURCE is
+// the plural in lower case. Any other text is an error.
 func ParseType(name string) (schema.GroupResource, error) {
 	gr := schema.ParseGroupResource(name)
 	if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
@@ -102,25 +109,27 @@ func ParseType(name string) (schema.GroupResource, error) {
 	return gr, nil
 }
 
-// statement is one source of settings for the mirror of a cluster: its Cluster, a MirrorPolicy,
-// or the server's flag.
+// statement has the settings for the mirror of a cluster from one source: the Cluster's
+// spec.mirror, a MirrorPolicy, or the server's flag --mirror-resources.
 type statement struct {
-	by       string
-	selects  bool // it selects types, even if they cannot be parsed; the default then does not apply
-	rules    []rule
-	custom   bool // selects every custom resource
+	by       string // name of the source, for messages
+	selects  bool   // the source selects types, perhaps invalid ones; the default then does not apply
+	rules    []rule // what the source selects
+	custom   bool   // selects every custom resource
 	exclude  []clusterv1alpha1.MirrorExclusion
-	life     time.Duration
-	problems []string // parts that cannot be parsed and are ignored
+	life     time.Duration // how long Events stay mirrored; 0: the source does not say
+	problems []string      // parts that cannot be parsed and are ignored
 }
 
-// rule selects types of a group, and some or all of their objects.
+// rule is one entry of the selected types in mirror settings: types of an API group, and which of
+// their objects.
 type rule struct {
 	clusterv1alpha1.MirrorResources
 	scope scope
 }
 
-// newStatement parses settings. by names their source in messages.
+// newStatement parses mirror settings. by is the name of their source in messages. Parts that
+// cannot be parsed are ignored, and named in the problems of the result.
 func newStatement(by string, m *clusterv1alpha1.Mirror) statement {
 	custom := m.CustomResources == clusterv1alpha1.MirrorCustomResourcesAll
 	s := statement{by: by, exclude: m.Exclude, custom: custom, selects: custom || len(m.Resources) > 0}
@@ -138,14 +147,15 @@ func newStatement(by string, m *clusterv1alpha1.Mirror) statement {
 	return s
 }
 
-// policy is a parsed MirrorPolicy.
+// policy is a parsed MirrorPolicy: a selector of clusters by their labels, and the settings for
+// these clusters.
 type policy struct {
 	clusters labels.Selector
 	said     statement
 }
 
-// newPolicy parses a MirrorPolicy. If its selector is invalid, which the API server rejects, the
-// policy applies to every cluster and only reports that problem.
+// newPolicy parses a MirrorPolicy. If its cluster selector is invalid, which the API server
+// rejects, the result has no settings, and reports that problem for every cluster.
 func newPolicy(p *configv1alpha1.MirrorPolicy) policy {
 	by := "MirrorPolicy " + p.Name
 	clusters, err := metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector)
@@ -155,8 +165,9 @@ func newPolicy(p *configv1alpha1.MirrorPolicy) policy {
 	return policy{clusters, newStatement(by, &p.Spec.Mirror)}
 }
 
-// statements returns the settings for a Cluster: its own, and those of the policies that select
-// it.
+// statements returns the mirror settings that apply to a Cluster: its spec.mirror, and those of the
+// policies that select it by labels, in no order. The settings of the server's flag are not among
+// them.
 func statements(c *clusterv1alpha1.Cluster, policies []policy) []statement {
 	var said []statement
 	if c.Spec.Mirror != nil {
@@ -170,42 +181,46 @@ func statements(c *clusterv1alpha1.Cluster, policies []policy) []statement {
 	return said
 }
 
-// facts are the inputs of a selection besides the statements.
+// facts are the inputs of the func decide other than the settings of the Cluster and of the
+// MirrorPolicies.
 type facts struct {
-	apis     []member.API // that the cluster serves
+	apis []member.API // that the cluster serves
+	// Kinds for which Mirror.Require was called.
 	required map[schema.GroupVersionKind]bool
-	defaults *clusterv1alpha1.Mirror       // the server's; nil: every type but noise
-	custom   map[schema.GroupResource]bool // the cluster's custom resources; nil: unknown yet
+	defaults *clusterv1alpha1.Mirror       // of the server's flag; nil: every type that is not noise
+	custom   map[schema.GroupResource]bool // the cluster's custom resource types; nil: unknown yet
 }
 
-// decision is the result of a selection for one type that a cluster serves.
+// decision says whether and how one type that a cluster serves is mirrored, and why.
 type decision struct {
 	api      member.API // the version to mirror
 	mirrored bool
-	needed   bool // by placement or by the mirror itself
-	filter   filter
+	needed   bool    // by placement or the mirror itself, so that no setting can exclude it
+	filter   filter  // the objects that are mirrored
 	data     *filter // the Secrets that are mirrored with data; nil: none
-	// How long objects stay in the mirror. 0: as long as they exist in the cluster.
+	// How long Events stay in the mirror after they last happened. 0, and for other types: as long
+	// as the objects exist in the cluster.
 	life   time.Duration
-	reason string
+	reason string // a message: why the type is mirrored, or not
 }
 
-// selection is the result for all types of a cluster.
+// selection says for all types that a cluster serves whether and how they are mirrored. The func
+// decide returns it. It is immutable.
 type selection struct {
 	types    []decision // one for each type, in the order in which they are to be listed
 	problems []string   // settings that have no effect, and why
-	unsure   bool       // the custom resource types are still unknown, and a statement selects them
+	unsure   bool       // settings select all custom resource types, which are still unknown
 }
 
-// decide returns which types of a cluster are mirrored. The order of the statements does not
-// matter.
+// decide returns which types of a cluster are mirrored. said are the settings of the Cluster and of
+// the MirrorPolicies that select it, in any order. The result has one decision, for one version,
+// for each type that the cluster serves.
 //
-//  1. Types that placement or the mirror need are mirrored completely, even if they are excluded
-//     or narrowed.
+//  1. Types that placement or the mirror itself needs are mirrored completely, even if settings
+//     exclude them or select only some of their objects.
 //  2. Excluded types are not mirrored.
-//  3. Selected types are mirrored. Several selections of a type add up, with their namespaces and
-//     labels.
-//  4. If no statement selects any type, the default applies.
+//  3. Selected types are mirrored: the objects that any of the settings selects.
+//  4. If no settings select any type, the default in f applies.
 func decide(said []statement, f facts) selection {
 	said = slices.Clone(said)
 	byDefault := !slices.ContainsFunc(said, func(s statement) bool { return s.selects })
@@ -259,7 +274,8 @@ func decide(said []statement, f facts) selection {
 	return out
 }
 
-// bound limits a decision to the namespaces that the hub may read in the cluster.
+// bound limits the decision to the namespaces that the hub may read in the cluster. If the hub may
+// read the objects in none of them, the type is not mirrored.
 func (d *decision) bound() {
 	if d.api.Within == nil || !d.mirrored {
 		return
@@ -270,13 +286,16 @@ func (d *decision) bound() {
 	}
 }
 
-// candidate is a version of a type that may be mirrored.
+// candidate is the decision for one version of a type. decide chooses the best candidate of each
+// type.
 type candidate struct {
 	decision
-	rank int // lower: a better version
+	rank int // rankRequired, an index in a list of versions, or rankAny; the lowest is the best
 }
 
-// before reports whether c is the better candidate for the same type.
+// before reports whether the version of c is better than another version of the same type. Mirrored
+// comes first, then the lower rank, then the version that the cluster prefers, then the newer
+// version.
 func (c candidate) before(other candidate) bool {
 	if c.mirrored != other.mirrored {
 		return c.mirrored
@@ -291,13 +310,16 @@ func (c candidate) before(other candidate) bool {
 		-version.CompareKubeAwareVersionStrings(c.api.GroupVersionKind.Version, other.api.GroupVersionKind.Version)) < 0
 }
 
-// Ranks of versions, the best first: required, named (rank is the index in the list), any.
+// Ranks of versions of a type, the best first. A version that Mirror.Require named has
+// rankRequired. A version in the list of a setting has its index there. All others have rankAny.
 const (
 	rankRequired = -1
 	rankAny      = 1000
 )
 
-// judge decides about one version of a type.
+// judge decides whether one version of a type may be mirrored, with the reason. decide then chooses
+// the best version. said are all settings, by their source. byDefault is true if they select no
+// type, so that the default applies.
 func judge(api member.API, said []statement, byDefault bool, f facts) candidate {
 	gr := resourceOf(api)
 	c := candidate{decision: decision{api: api}, rank: rankAny}
@@ -347,15 +369,17 @@ func judge(api member.API, said []statement, byDefault bool, f facts) candidate 
 	return c
 }
 
-// excludes reports whether the statement excludes a type.
+// excludes reports whether the settings of one source exclude a type. In them "*" stands for all
+// groups or all resources.
 func (s statement) excludes(gr schema.GroupResource) bool {
 	return slices.ContainsFunc(s.exclude, func(e clusterv1alpha1.MirrorExclusion) bool {
 		return (e.Group == "*" || e.Group == gr.Group) && (slices.Contains(e.Resources, "*") || slices.Contains(e.Resources, gr.Resource))
 	})
 }
 
-// secretData returns the filter of Secrets that are mirrored with their data; nil: none. It does
-// not depend on the types that the cluster serves.
+// secretData returns which Secrets are mirrored with their data, by the settings of a cluster. nil
+// means none: Secrets are mirrored without data, or not at all. The result does not depend on the
+// types that the cluster serves.
 func secretData(said []statement) *filter {
 	var in []scope
 	for _, s := range said {
@@ -374,8 +398,10 @@ func secretData(said []statement) *filter {
 	return new(union(in))
 }
 
-// find returns the scopes in which the statement selects a version of a type; nil: it does not.
-// at is the best rank of the version.
+// find returns which objects of a version of a type the settings of one source select, as one scope
+// for each rule that selects some. in is nil if the source selects none. at is the rank of the
+// version: its best index in the rules' lists of versions, or rankAny. custom has the custom
+// resource types of the cluster; nil: they are unknown.
 func (s statement) find(api member.API, custom map[schema.GroupResource]bool) (at int, in []scope) {
 	gr, v := resourceOf(api), api.GroupVersionKind.Version
 	at = rankAny
@@ -397,7 +423,8 @@ func (s statement) find(api member.API, custom map[schema.GroupResource]bool) (a
 	return at, in
 }
 
-// problems returns the parts of the statements that have no effect in a cluster.
+// problems returns messages for users: about parts of the settings that have no effect in a
+// cluster, because of the APIs that it serves, and about parts that could not be parsed.
 func problems(said []statement, apis []member.API) []string {
 	var out []string
 	served, scoped := map[schema.GroupResource][]string{}, map[schema.GroupResource]bool{}
@@ -428,12 +455,15 @@ func problems(said []statement, apis []member.API) []string {
 	return out
 }
 
-// scope is a set of objects, by namespace and labels.
+// scope is a set of objects of one type: those in some namespaces that also match a label selector.
+// The zero value is all objects.
 type scope struct {
 	namespaces []string        // sorted; nil: all
 	labels     labels.Selector // nil: all
 }
 
+// newScope returns the scope of some namespaces and a label selector. No namespaces mean all
+// namespaces; a nil or empty selector means all labels. An invalid selector is an error.
 func newScope(namespaces []string, selector *clusterv1alpha1.MirrorLabelSelector) (scope, error) {
 	s := scope{namespaces: slices.Sorted(slices.Values(namespaces))}
 	if selector == nil {
@@ -460,8 +490,10 @@ func newScope(namespaces []string, selector *clusterv1alpha1.MirrorLabelSelector
 	return s, nil
 }
 
+// everything reports whether the scope contains all objects.
 func (s scope) everything() bool { return len(s.namespaces) == 0 && s.labels == nil }
 
+// selector returns the labels of the scope as the text of a label selector; "": all labels.
 func (s scope) selector() string {
 	if s.labels == nil {
 		return ""
@@ -469,7 +501,8 @@ func (s scope) selector() string {
 	return s.labels.String()
 }
 
-// String returns the canonical text of the scope. Equal scopes have equal texts.
+// String returns the scope as a text for users and for comparison; "": all objects. Equal scopes
+// have equal texts.
 func (s scope) String() string {
 	var parts []string
 	if len(s.namespaces) > 0 {
@@ -481,18 +514,20 @@ func (s scope) String() string {
 	return strings.Join(parts, " with ")
 }
 
+// has reports whether the scope contains an object, by its namespace and labels.
 func (s scope) has(namespace string, l map[string]string) bool {
 	return (len(s.namespaces) == 0 || slices.Contains(s.namespaces, namespace)) && (s.labels == nil || s.labels.Matches(labels.Set(l)))
 }
 
-// filter selects the objects of a type that are mirrored: those in any of its scopes. The zero
-// filter selects all objects.
+// filter says which objects of a type are mirrored: those in any of its scopes, a set of namespaces
+// and labels each. The zero value selects all objects.
 type filter struct {
-	scopes []scope
-	within []string // the only namespaces that the hub may read; nil: all
+	scopes []scope  // empty: all objects
+	within []string // the namespaces that the hub may read; nil: all
 }
 
-// union returns the filter of the objects in any of the scopes.
+// union returns the filter that selects the objects in any of the scopes. It selects all objects if
+// there are no scopes, or one of them contains all.
 func union(scopes []scope) filter {
 	if slices.ContainsFunc(scopes, scope.everything) {
 		return filter{}
@@ -508,15 +543,17 @@ func union(scopes []scope) filter {
 	return f
 }
 
-// narrow reports whether the filter may exclude objects.
+// narrow reports whether some objects may be left out: the filter has scopes, or the hub may not
+// read all namespaces.
 func (f filter) narrow() bool { return len(f.scopes) > 0 || f.within != nil }
 
-// readable reports whether the hub may read objects of a namespace.
+// readable reports whether the hub may read a namespace; "" stands for all namespaces.
 func (f filter) readable(namespace string) bool {
 	return f.within == nil || slices.Contains(f.within, namespace)
 }
 
-// String returns the canonical text of the filter; "": all objects.
+// String returns the filter as a text for users and for comparison; "": all objects. Equal filters
+// have equal texts.
 func (f filter) String() string {
 	texts := make([]string, 0, len(f.scopes))
 	for _, s := range f.scopes {
@@ -528,18 +565,20 @@ func (f filter) String() string {
 	return strings.Join(texts, "; or ")
 }
 
-// has reports whether the filter selects an object.
+// has reports whether the filter selects an object, by its namespace and labels, and the hub may
+// read it.
 func (f filter) has(namespace string, l map[string]string) bool {
 	return f.readable(namespace) && (len(f.scopes) == 0 || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) }))
 }
 
-// hasAny is like has for an object with unknown labels. It is true only if the labels do not
-// matter.
+// hasAny reports whether the filter selects an object of a namespace regardless of its labels, and
+// the hub may read it. It is for deleted objects, because their labels are unknown.
 func (f filter) hasAny(namespace string) bool {
 	return f.readable(namespace) && (len(f.scopes) == 0 || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.labels == nil && s.has(namespace, nil) }))
 }
 
-// dataOf returns the canonical text of a filter for the data of Secrets; "": no Secrets.
+// dataOf returns, for comparison, the text of a filter of the Secrets that are mirrored with data.
+// It is "" for nil, which selects no Secret, and "all" for a filter that selects all.
 func dataOf(f *filter) string {
 	if f == nil {
 		return ""
@@ -547,15 +586,17 @@ func dataOf(f *filter) string {
 	return cmp.Or(f.String(), "all")
 }
 
-// mostNamespaces is the maximum number of namespaces of a type with a list and watch each. Beyond
-// that, one list and watch covers all namespaces.
+// mostNamespaces is the largest number of selected namespaces for which each has its own list and
+// watch of a type. With more, one list and watch covers all namespaces of the cluster.
 const mostNamespaces = 16
 
-// ask describes one request to an API server: one namespace ("" for all) and one label selector.
+// ask describes one list or watch request to an API server: a namespace, "" for all, and a label
+// selector, "" for all labels.
 type ask struct{ namespace, selector string }
 
-// asks returns the requests that return all objects of the filter and few others: for each of a
-// few namespaces, or for all at once. The caller drops the other objects with the filter.
+// asks returns the requests that together return all objects of the filter: one for each of a few
+// namespaces, or one for all namespaces. They may return further objects, which the caller drops by
+// f.has. The result is empty only if the hub may read none of the objects.
 func (f filter) asks() []ask {
 	if f.within != nil {
 		return f.asksWithin()
@@ -578,7 +619,8 @@ func (f filter) asks() []ask {
 	return asks
 }
 
-// asksWithin returns a request for each namespace that the hub may read.
+// asksWithin returns the requests of asks if the hub may read only the namespaces f.within: one for
+// each of them that can have selected objects.
 func (f filter) asksWithin() []ask {
 	asks := make([]ask, 0, len(f.within))
 	for _, namespace := range f.within {
@@ -589,12 +631,14 @@ func (f filter) asksWithin() []ask {
 	return asks
 }
 
-// in returns the scopes that can contain objects of a namespace.
+// in returns the scopes of the filter that can contain objects of a namespace, whether or not the
+// hub may read the namespace.
 func (f filter) in(namespace string) []scope {
 	return slices.DeleteFunc(slices.Clone(f.scopes), func(s scope) bool { return len(s.namespaces) > 0 && !slices.Contains(s.namespaces, namespace) })
 }
 
-// selectorOf returns the selector that all scopes have; "": they differ, or have none.
+// selectorOf returns the label selector that all scopes have; "": they differ, select all labels,
+// or there are none.
 func selectorOf(scopes []scope) string {
 	if len(scopes) == 0 || slices.ContainsFunc(scopes, func(s scope) bool { return s.selector() != scopes[0].selector() }) {
 		return ""
@@ -602,6 +646,7 @@ func selectorOf(scopes []scope) string {
 	return scopes[0].selector()
 }
 
+// resourceOf returns the group and resource of a type, without its version.
 func resourceOf(api member.API) schema.GroupResource {
 	return schema.GroupResource{Group: api.GroupVersionKind.Group, Resource: api.Resource}
 }

@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// served is what the cluster of these tests serves.
+// served has the APIs that the cluster of these tests serves.
 var served = []member.API{
 	servedAPI("", "v1", "ConfigMap", "configmaps", true),
 	servedAPI("", "v1", "Event", "events", true),
@@ -32,7 +32,8 @@ var served = []member.API{
 	servedAPI("apps", "v1beta1", "Deployment", "deployments", false),
 	servedAPI("apps", "v1beta1", "Old", "olds", false),
 	servedAPI("example.org", "v1", "Gear", "gears", true),
-	servedAPI("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", true), // by a CustomResourceDefinition: it could be watched
+	// It supports watch, as if a CustomResourceDefinition defined it.
+	servedAPI("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", true),
 }
 
 func servedAPI(group, version, kind, resource string, preferred bool, verbs ...string) member.API {
@@ -53,7 +54,8 @@ func excluding(group string, resources ...string) clusterv1alpha1.Mirror {
 	return clusterv1alpha1.Mirror{Exclude: []clusterv1alpha1.MirrorExclusion{{Group: group, Resources: resources}}}
 }
 
-// TestDecide: what is mirrored is the same in whatever order it is said, and what is not has a reason.
+// TestDecide: the selection does not depend on the order of its inputs, and every type that is
+// not mirrored has a reason.
 func TestDecide(t *testing.T) {
 	type resources = clusterv1alpha1.MirrorResources
 	type said = map[string]clusterv1alpha1.Mirror
@@ -144,7 +146,7 @@ func TestDecide(t *testing.T) {
 			said: said{"a": selecting(resources{Group: "apps", Versions: []string{"v1beta1", "v1"}, Resources: []string{"deployments"}}), "b": selecting(resources{Group: "apps", Resources: []string{"deployments"}})},
 			want: []string{nodes, pods, "apps/v1beta1/deployments: selected by a, b"},
 		},
-		"VersionsDisagree": { // each names one first: the cluster's choice
+		"VersionsDisagree": { // the policies differ: the cluster's preferred version
 			said: said{"a": selecting(resources{Group: "apps", Versions: []string{"v1beta1"}, Resources: []string{"deployments"}}), "b": selecting(resources{Group: "apps", Versions: []string{"v1"}, Resources: []string{"deployments"}})},
 			want: []string{nodes, pods, "apps/v1/deployments: selected by b"},
 		},
@@ -184,7 +186,7 @@ func TestDecide(t *testing.T) {
 			custom: map[schema.GroupResource]bool{{Group: "example.org", Resource: "gears"}: true},
 			want:   []string{nodes, pods, "example.org/v1/gears: selected by a"},
 		},
-		"NothingReadable": { // what somebody wanted to narrow does not become everything
+		"NothingReadable": { // an invalid selector does not select everything
 			said: said{"a": selecting(resources{Resources: []string{"configmaps"}, LabelSelector: &clusterv1alpha1.MirrorLabelSelector{
 				MatchLabels: map[string]clusterv1alpha1.MirrorLabelValue{"no key": ""},
 			}})},
@@ -208,7 +210,7 @@ func TestDecide(t *testing.T) {
 			}
 			f := facts{apis: served, required: tc.required, defaults: tc.defaults, custom: tc.custom}
 			random := testenv.Rand(t)
-			for range 4 { // in as many orders
+			for range 4 { // in random orders
 				random.Shuffle(len(said), func(i, j int) { said[i], said[j] = said[j], said[i] })
 				f.apis = slices.Clone(served)
 				random.Shuffle(len(f.apis), func(i, j int) { f.apis[i], f.apis[j] = f.apis[j], f.apis[i] })
@@ -261,7 +263,8 @@ func compareSelection(t *testing.T, s selection, want []string, refused map[stri
 	}
 }
 
-// TestRequest: a cluster is asked for everything that a filter has, and the filter drops what it sends beyond that.
+// TestAsks: the requests to a cluster cover every object that a filter selects. The filter
+// drops other objects that they return.
 func TestAsks(t *testing.T) {
 	in := func(namespaces []string, match map[string]clusterv1alpha1.MirrorLabelValue) scope {
 		var selector *clusterv1alpha1.MirrorLabelSelector
@@ -354,15 +357,15 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// TestListsOfAll: so many lists run at once and no more, but those that hang are not
-// waited for.
+// TestListsOfAll: at most listsOfAll lists run concurrently. A list that hangs frees its slot
+// after slowList.
 func TestListsOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(nil, newFleet(), logr.Discard())
 		begun := make(chan struct{})
 		for range listsOfAll + 1 {
 			go func() {
-				if _, ok := m.turn(t.Context()); ok {
+				if _, ok := m.listSlot(t.Context()); ok {
 					begun <- struct{}{}
 				}
 			}()
@@ -376,9 +379,9 @@ func TestListsOfAll(t *testing.T) {
 			t.Errorf("one more list began after %s, want %s", waited, slowList)
 		}
 		time.Sleep(2 * slowList)
-		done, ok := m.turn(t.Context())
+		done, ok := m.listSlot(t.Context())
 		if !ok {
-			t.Fatal("no turn")
+			t.Fatal("no list slot is free")
 		}
 		done()
 		done()
@@ -388,7 +391,8 @@ func TestListsOfAll(t *testing.T) {
 	})
 }
 
-// TestDecideWithin: of a cluster whose agent lets the hub read little, nothing else is asked for, whatever is selected.
+// TestDecideWithin: if the agent of a cluster lets the hub read only some types and namespaces,
+// the mirror requests nothing else, for every selection.
 func TestDecideWithin(t *testing.T) {
 	within := func(api member.API, namespaces ...string) member.API {
 		api.Within = append([]string{}, namespaces...)

@@ -26,7 +26,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// brokenStore is a store of which every call fails until it is mended.
+// brokenStore is a store whose calls fail while err is set.
 type brokenStore struct {
 	*store.Store
 
@@ -74,8 +74,8 @@ func (b *brokenStore) SaveType(ctx context.Context, t store.Type) error {
 	return b.Store.SaveType(ctx, t)
 }
 
-// TestIndexWithoutAStore: placement goes on while the store fails from the start, and the
-// store catches up when it is mended: with what came, and with what went meanwhile.
+// TestIndexWithoutAStore: placement continues while the store fails from the start. When the
+// store works again, it gets what was created and deleted meanwhile.
 func TestIndexWithoutAStore(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -120,9 +120,9 @@ func TestIndexWithoutAStore(t *testing.T) {
 	eventually(t, "it is mirrored", func() bool { return m.Observation("east").Synced && m.Stored("east", cm) })
 }
 
-// TestLostStore: the database is destroyed while the mirror runs, and before it starts.
-// Placement does not notice; what was stored is read again, and the cluster is not said to
-// be mirrored before it was.
+// TestLostStore: the database is destroyed while the mirror runs, and again before it starts.
+// Placement does not notice. What was stored is read from the cluster again, and until then the
+// cluster is not reported as mirrored.
 func TestLostStore(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -162,7 +162,8 @@ func TestLostStore(t *testing.T) {
 	eventually(t, "it is mirrored again", func() bool {
 		return m.Observation("east").Synced && m.Stored("east", cm) && !m.Lost("east", cm)
 	})
-	// A write may have failed, and be tried again, before it is known that all is lost.
+	// A write may have failed, and wait for its retry, before the loss of the database is
+	// noticed.
 	if said.Synced || !said.NotStored || !strings.Contains(said.Message, "lost") && !strings.Contains(said.Message, "wait to be stored") {
 		t.Errorf("when the store was lost, it was said: %+v", said)
 	}
@@ -192,8 +193,8 @@ func TestLostStore(t *testing.T) {
 	eventually(t, "everything is stored again", func() bool { return m.Observation("east").Synced && len(rows(t, s, q)) == 4 })
 }
 
-// TestWriterIsFair: rows are written in the order of their coming; a row that changes while
-// it waits keeps its place.
+// TestWriterIsFair: rows are written in the order in which they arrived. A row that changes
+// while it waits keeps its position.
 func TestWriterIsFair(t *testing.T) {
 	var order []string
 	w := newWriter(func(_ context.Context, changes []store.Change) error {
@@ -221,7 +222,8 @@ func TestWriterIsFair(t *testing.T) {
 	}
 }
 
-// TestStalledStore: a write that never returns holds up nobody who hands over changes.
+// TestStalledStore: callers of add wait about stallAfter for a write that never returns, and not
+// again after that.
 func TestStalledStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -248,7 +250,7 @@ func TestStalledStore(t *testing.T) {
 	})
 }
 
-// serve makes types known to a mirror as if a cluster served them.
+// serve adds types to a mirror as if a cluster served them.
 func serve(m *Mirror, name string, apis ...member.API) *cluster {
 	c := newCluster(m, name, &testSource{apis: apis, reachable: true})
 	m.replace(name, c)
@@ -277,8 +279,9 @@ func TestTypesOfDifferentVersionsAndScopes(t *testing.T) {
 	}
 }
 
-// TestRecall: what the store has of clusters is known before the registry tells of them, so that nobody is told that it is not there; also of a cluster of
-// which there are no credentials, and never of one that left.
+// TestRecall: the types that the store has of clusters are known before the registry reports
+// these clusters, so that no client is answered that a type does not exist. This includes a
+// cluster without credentials, but not one that left.
 func TestRecall(t *testing.T) {
 	s := &brokenStore{Store: openStore(t)}
 	gadgets := member.API{GroupVersionKind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, Resource: "gadgets", Namespaced: true}
@@ -323,7 +326,7 @@ func TestRecall(t *testing.T) {
 	if m.Synced("east", resourceOf(gadgets)) {
 		t.Error("a cluster that was not asked is read whole")
 	}
-	for _, name := range []string{"south", "east"} { // one that runs, and one that does not
+	for _, name := range []string{"south", "east"} { // one without a running mirror, and one with
 		if err := m.Drop(name); err != nil {
 			t.Fatal(err)
 		}
@@ -331,8 +334,8 @@ func TestRecall(t *testing.T) {
 	known("west")
 }
 
-// TestRemovedTypeIsForgotten: what a cluster does not serve any more leaves the mirror, be
-// another group as dead as it wants; what it may still serve stays.
+// TestRemovedTypeIsForgotten: a type that the cluster no longer serves leaves the mirror, even
+// while another API group does not answer. Types of the group that does not answer stay.
 func TestRemovedTypeIsForgotten(t *testing.T) {
 	api := func(group, resource string) member.API {
 		return member.API{

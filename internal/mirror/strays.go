@@ -14,12 +14,13 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Rows that the store could not delete before the process ended are found at the next start.
-// Types that the store has recorded are compared with the plan, like types that were mirrored in
-// this process. Types with stored objects and no record are called strays. Stored clusters are
-// compared with those of the hub.
+// Rows that should have been deleted before the process ended are found at the next start. Types
+// that the store has a record of are compared with the types that are to be mirrored, like types
+// that this process mirrored. Types with stored rows but without a record are called strays. Stored
+// clusters are compared with the Clusters of the hub.
 
-// followClusters keeps the set of clusters of the hub up to date.
+// followClusters keeps m.onHub, the names of the Clusters on the hub, up to date. It must be called
+// before Start.
 func (m *Mirror) followClusters(ctx context.Context, informers cache.Informers) error {
 	informer, err := informers.GetInformer(ctx, &clusterv1alpha1.Cluster{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -50,13 +51,15 @@ func (m *Mirror) followClusters(ctx context.Context, informers cache.Informers) 
 	return nil
 }
 
-// absentFor is how long the rows of a cluster that is not on the hub are kept after a start.
-// Searches do not return them. They are kept because the hub may have been restored from an old
-// backup, or the database may belong to another hub.
+// absentFor is how long after a start the rows of a stored cluster are kept if the hub has no
+// Cluster with its name. Searches do not return such rows. They are kept because the hub may have
+// been restored from an old backup, or the database may belong to another hub.
 const absentFor = 24 * time.Hour
 
-// dropAbsent hides stored clusters that are not on the hub, and deletes them if they still are
-// not after absentFor. Without a hub it does nothing.
+// dropAbsent hides the rows of stored clusters that are not on the hub from searches. It schedules
+// their deletion after absentFor, for those that are still not on the hub then. First it waits
+// until the clusters of the hub and of the store are known; it does nothing if ctx ends before
+// that. If Follow was not called, it does nothing.
 func (m *Mirror) dropAbsent(ctx context.Context) {
 	if m.hubKnown == nil || !toolscache.WaitForCacheSync(ctx.Done(), m.hubKnown) {
 		return
@@ -86,7 +89,8 @@ func (m *Mirror) dropAbsent(ctx context.Context) {
 	}
 }
 
-// dropStillAbsent deletes a cluster unless it has joined.
+// dropStillAbsent deletes the rows of a cluster, unless the hub has a Cluster with that name by
+// now. It retries until that succeeds or ctx ends.
 func (m *Mirror) dropStillAbsent(ctx context.Context, name string) {
 	m.mu.Lock()
 	joined := m.onHub[name] || m.cluster(name) != nil
@@ -99,8 +103,9 @@ func (m *Mirror) dropStillAbsent(ctx context.Context, name string) {
 	}
 }
 
-// dropUntilDone deletes the rows of a cluster until that succeeds or a cluster of that name
-// joins. In that case the store deletes the old rows before it stores new ones.
+// dropUntilDone tries to delete the rows of a cluster until that succeeds, a cluster with that name
+// is mirrored, or ctx ends. For a cluster that is mirrored, the store deletes the old rows itself
+// before it stores new ones.
 func (m *Mirror) dropUntilDone(ctx context.Context, name string) {
 	repeat(ctx, func() error {
 		done, ok := m.reserve(name)
@@ -112,8 +117,8 @@ func (m *Mirror) dropUntilDone(ctx context.Context, name string) {
 	})
 }
 
-// setStrays stores the types with stored rows that the store has no record of, by cluster. The
-// caller holds m.mu.
+// setStrays replaces m.strays: the types with stored rows but without a record in the store, by
+// cluster. The caller holds m.mu.
 func (m *Mirror) setStrays(strays []store.Stray) {
 	m.strays = map[string][]schema.GroupResource{}
 	for _, s := range strays {
@@ -121,7 +126,8 @@ func (m *Mirror) setStrays(strays []store.Stray) {
 	}
 }
 
-// takeStrays returns the strays of a cluster, and removes them from m.
+// takeStrays returns the strays of a cluster (types with stored rows and without a record in the
+// store), and removes them from m. It takes m.mu.
 func (m *Mirror) takeStrays(name string) []schema.GroupResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +136,9 @@ func (m *Mirror) takeStrays(name string) []schema.GroupResource {
 	return strays
 }
 
-// dropStrays deletes strays, once it is certain that they are not to be mirrored.
+// dropStrays deletes the rows of the cluster's strays: types with stored rows but without a record
+// in the store. A stray stays in c.strays until it is certain that it is not to be mirrored. Only
+// run calls dropStrays.
 func (c *cluster) dropStrays(ctx context.Context) {
 	c.strays = append(c.strays, c.mirror.takeStrays(c.name)...)
 	if len(c.strays) == 0 {
@@ -141,7 +149,7 @@ func (c *cluster) dropStrays(ctx context.Context) {
 	var drop []schema.GroupResource
 	c.strays = slices.DeleteFunc(c.strays, func(gr schema.GroupResource) bool {
 		if c.tables[gr] != nil {
-			return true // it is mirrored, or deleted like other types
+			return true // the type has a table, and is mirrored or deleted like others
 		}
 		if !c.planned || c.decided.unsure || !complete(gr.Group) {
 			return false
@@ -155,7 +163,8 @@ func (c *cluster) dropStrays(ctx context.Context) {
 	}
 }
 
-// readStored reads the types and the strays that the store has.
+// readStored returns the types that the store has a record of, and the strays: those with rows but
+// no record. If err is not nil, the results are incomplete.
 func (m *Mirror) readStored(ctx context.Context) (stored []store.Type, strays []store.Stray, err error) {
 	stored, err = m.store.Types(ctx)
 	if err == nil {

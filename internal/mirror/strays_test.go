@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// hubScheme has what the mirror reads of the hub.
+// hubScheme returns a scheme with the types that the mirror reads from the hub.
 func hubScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -32,10 +32,10 @@ func hubScheme(t *testing.T) *runtime.Scheme {
 	return scheme
 }
 
-// TestRestartFinishesDrops: what was not to be stored any more, and could not be deleted before the
-// process ended, is found and deleted by the next one: the objects of a type, also of one that the
-// store does not remember, and those of a cluster that the hub does not have. What is of the hub's
-// clusters stays.
+// TestRestartFinishesDrops: the database refuses to delete rows until the process ends. The
+// next process finds and deletes them: the objects of a type that is no longer mirrored, even
+// if the store has no record of the type, and those of a cluster that the hub does not have.
+// Rows of clusters of the hub stay.
 func TestRestartFinishesDrops(t *testing.T) {
 	cfg := testenv.Config(0)
 	if err := testenv.InstallCRDs(cfg, "mirrorpolicies.config.orrery.dev", "clusters.cluster.orrery.dev"); err != nil {
@@ -45,7 +45,7 @@ func TestRestartFinishesDrops(t *testing.T) {
 	configMap(t, cfg, namespace, "web", nil)
 	scheme := hubScheme(t)
 	hub := must[client.Client](t)(client.New(cfg, client.Options{Scheme: scheme}))
-	// Without credentials it is no member yet, and the hub has it.
+	// The hub has this Cluster, but without credentials it is not a member yet.
 	north := &clusterv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "north-" + namespace},
 		Spec: clusterv1alpha1.ClusterSpec{
@@ -94,7 +94,7 @@ func TestRestartFinishesDrops(t *testing.T) {
 			fleet := newFleet(east, west)
 			m, stop := begin(t, s, fleet, maps)
 			eventually(t, "it is stored", func() bool { return slices.Equal(left(), []string{"east", "west"}) && m.Observation("west").Synced })
-			// Of a cluster that cannot be reached something is stored, too.
+			// The store also has a row of the cluster that cannot be reached.
 			page := must[store.Page](t)(s.List(t.Context(), store.Query{Resource: "configmaps", Clusters: []string{"east"}, Namespaces: []string{namespace}, Names: []string{"web"}, Limit: 1}))
 			row := page.Rows[0]
 			row.Cluster = north.Name

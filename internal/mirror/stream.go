@@ -17,30 +17,35 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// events is one watch. Events come in order.
+// events is one watch of a type in a cluster: a stream, or several of them merged. Events come in
+// order. Only one goroutine may call next.
 type events interface {
-	// next waits for the next event. It returns io.EOF once the watch has ended or was broken off.
+	// next waits for the next event. It returns io.EOF once the watch has ended or its connection
+	// was broken. After any error, next must not be called again. An error that the API server
+	// sends in the watch is not an error of next, but an event of the type watch.Error.
 	next() (watch.Event, error)
 	// reached returns the resource version up to which all events were returned.
 	reached() string
 	close()
 }
 
-// stream reads the events of a watch in the caller's goroutine. client-go's watch.Interface has
-// one more goroutine, channel and two buffers for each watch, and a hub has more than ten
-// thousand watches.
+// stream is one watch request. Its next reads an event in the caller's goroutine. The
+// watch.Interface of client-go has a goroutine, a channel and two buffers more for each watch, and
+// a hub has more than ten thousand watches. The caller must close a stream.
 type stream struct {
 	api     member.API
-	partial bool // only metadata is kept
+	partial bool // only the metadata of objects is read
 	body    io.ReadCloser
 	decoder *json.Decoder
 	last    string // resource version of the last event
 }
 
-// onlyMetadata is the media type that requests only the metadata of objects.
+// onlyMetadata is the media type with which a watch request asks for the metadata of objects only.
 const onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// watchOne opens the watch of one request.
+// watchOne opens one watch of the table's type, for the namespace and the selector in of, after the
+// version o.ResourceVersion. The watch ends with ctx. An error is returned as client-go returns it,
+// so that the functions of apierrors recognize it.
 func (t *table) watchOne(ctx context.Context, of ask, o metav1.ListOptions) (*stream, error) {
 	gvr := t.api.GroupVersionResource()
 	path := []string{"/apis", gvr.Group, gvr.Version, gvr.Resource}
@@ -66,6 +71,7 @@ func (s *stream) reached() string { return s.last }
 
 func (s *stream) close() { _ = s.body.Close() } // nothing was written
 
+// next implements events.
 func (s *stream) next() (watch.Event, error) {
 	var frame struct {
 		Type   watch.EventType `json:"type"`
@@ -82,7 +88,7 @@ func (s *stream) next() (watch.Event, error) {
 	var err error
 	switch frame.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		if s.partial { // other parts that the cluster sends are dropped
+		if s.partial { // a server that ignores the media type sends whole objects
 			o := &metav1.PartialObjectMetadata{}
 			err, e.Object = json.Unmarshal(frame.Object, o), o
 			break

@@ -14,7 +14,8 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// A cluster that sends whole Secrets, though it was asked for their metadata, has nothing of their data taken in.
+// TestStreamOfSecrets: if a cluster sends whole Secrets although their metadata was requested,
+// the data is dropped.
 func TestStreamOfSecrets(t *testing.T) {
 	const line = `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Secret","type":"Opaque",` +
 		`"metadata":{"namespace":"shop","name":"key","uid":"u","resourceVersion":"7"},"data":{"token":"aHVzaA=="},"stringData":{"more":"hush"}}}`
@@ -36,7 +37,7 @@ func TestStreamOfSecrets(t *testing.T) {
 	}
 }
 
-// What a watch says is read to its end, and a line that is none is an error.
+// TestStream: a watch is read to its end. A line that is not an event is an error.
 func TestStream(t *testing.T) {
 	api := member.API{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, Resource: "configmaps", Namespaced: true}
 	const added = `{"type":"ADDED","object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","resourceVersion":"1"},"data":{"n":"1"}}}`

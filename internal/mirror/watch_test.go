@@ -36,18 +36,18 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// request is what was asked of a cluster about a whole type.
+// request is a list or watch of a type in all namespaces.
 type request struct {
 	Resource                        string
 	Watch                           bool
 	ResourceVersion, Continue, Size string
 }
 
-// whole says whether it is a list of every object, or the first page of it.
+// whole reports whether r is a list of all objects, or its first page.
 func (r request) whole() bool { return !r.Watch && r.Size != "1" && r.Continue == "" }
 
-// wire stands between a mirror and a cluster: it records what is asked, and answers in the
-// cluster's place, or holds the request up, where a test wants it to.
+// wire is between a mirror and a cluster and records the requests. meddle can answer in place
+// of the cluster, or delay a request.
 type wire struct {
 	mu      sync.Mutex
 	asked   []request
@@ -103,7 +103,7 @@ func (w *wire) set(meddle func(r request, q *http.Request) *http.Response) {
 	w.meddle = meddle
 }
 
-// cut ends every watch that is open.
+// cut ends every open watch.
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,14 +113,14 @@ func (w *wire) cut() {
 	w.watches = nil
 }
 
-// forget forgets what was asked.
+// forget clears the recorded requests.
 func (w *wire) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = nil
 }
 
-// lists are the types that were listed whole, with how often.
+// lists returns the types that were listed completely, and how often.
 func (w *wire) lists() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +144,7 @@ func (w *wire) of(resource string) (out []request) {
 	return out
 }
 
-// refuse is an answer of a server that refuses.
+// refuse returns an error response with a code and reason.
 func refuse(q *http.Request, code int, reason metav1.StatusReason) *http.Response {
 	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"says the test"}`, reason, code)
 	return &http.Response{
@@ -153,10 +153,10 @@ func refuse(q *http.Request, code int, reason metav1.StatusReason) *http.Respons
 	}
 }
 
-// vouched waits until the store vouches for every type of a mirror's cluster.
-func vouched(t *testing.T, s *store.Store, m *Mirror, cluster string) {
+// checkpointed waits until the store has a checkpoint for every type of the cluster.
+func checkpointed(t *testing.T, s *store.Store, m *Mirror, cluster string) {
 	t.Helper()
-	eventually(t, "the store vouches for every type", func() bool {
+	eventually(t, "the store has a checkpoint for every type", func() bool {
 		types := m.Types()
 		for _, typ := range types {
 			state, err := s.Checkpoint(t.Context(), cluster, resourceOf(typ.API))
@@ -171,7 +171,7 @@ func vouched(t *testing.T, s *store.Store, m *Mirror, cluster string) {
 	})
 }
 
-// knowledge is everything that a mirror knows of a cluster.
+// knowledge is everything that a mirror knows about a cluster.
 type knowledge struct {
 	Placed, Orphans []Object
 	Namespaces      map[string]string
@@ -193,7 +193,7 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	k.Capacity, known = m.Capacity(cluster)
 	fits, measured := fitting(m, cluster, namespace)
 	if !known || !synced || !measured {
-		t.Fatalf("capacity known %t, namespaces synced %t, room measured %t", known, synced, measured)
+		t.Fatalf("capacity known %t, namespaces synced %t, free capacity measured %t", known, synced, measured)
 	}
 	k.Fits = fits
 	c := m.cluster(cluster)
@@ -207,20 +207,20 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	return k
 }
 
-// fitting is how many replicas with little CPU fit in a namespace of a cluster, as far as it is
-// known.
+// fitting returns how many replicas with little CPU fit in a namespace of a cluster. known is
+// false while the free capacity is unknown.
 func fitting(m *Mirror, cluster, namespace string) (n int64, known bool) {
-	room, known := m.Room(cluster)
+	free, known := m.FreeCapacity(cluster)
 	if !known {
 		return 0, false
 	}
-	n, _ = room.Fits(scheduler.NewClaim(&interpreter.Requirements{
+	n, _ = free.Fits(scheduler.NewClaim(&interpreter.Requirements{
 		Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")},
 	}), false)
 	return n, true
 }
 
-// populate makes one of everything that the index treats in a way of its own.
+// populate creates one object for each case that the index handles specially.
 func populate(t *testing.T, cfg *rest.Config, namespace string) {
 	t.Helper()
 	k := clientset(t, cfg)
@@ -231,7 +231,7 @@ func populate(t *testing.T, cfg *rest.Config, namespace string) {
 	orphan.SetLabels(nil)
 	orphan.SetAnnotations(map[string]string{workv1alpha2.OrphanAnnotation: "hub/b"})
 	applyMap(t, cfg, orphan)
-	// A mark that was copied by somebody else.
+	// An object with a binding label that another client copied.
 	must[*corev1.ConfigMap](t)(k.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "copied", Labels: map[string]string{workv1alpha2.BindingLabel: "resume"}},
 	}, metav1.CreateOptions{}))
@@ -251,7 +251,7 @@ func populate(t *testing.T, cfg *rest.Config, namespace string) {
 	must[*corev1.ServiceAccount](t)(k.CoreV1().ServiceAccounts(namespace).Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}))
 	node := must[*corev1.Node](t)(k.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n-" + namespace}}, metav1.CreateOptions{}))
-	node.Spec.Taints = nil // the API server's own, until a controller finds the node ready
+	node.Spec.Taints = nil // without the not-ready taint that the API server sets
 	node = must[*corev1.Node](t)(k.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}))
 	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -266,17 +266,17 @@ func populate(t *testing.T, cfg *rest.Config, namespace string) {
 	quota.Status.Hard = corev1.ResourceList{"pods": resource.MustParse("6")}
 	quota.Status.Used = corev1.ResourceList{"pods": resource.MustParse("1")}
 	must[*corev1.ResourceQuota](t)(k.CoreV1().ResourceQuotas(namespace).UpdateStatus(t.Context(), quota, metav1.UpdateOptions{}))
-	t.Cleanup(func() { // nodes are of all tests
+	t.Cleanup(func() { // other tests see the same nodes
 		if err := k.CoreV1().Nodes().Delete(context.Background(), node.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// resumed are the types of the tests of restarts, beside those that the mirror itself needs.
+// resumed lists the types of the restart tests, besides those that the mirror always needs.
 var resumed = []string{"configmaps", "secrets", "resourcequotas", "deployments.apps"}
 
-// TestResume: after a restart nothing is listed, and everything is known as it was.
+// TestResume: after a restart no type is listed, and the mirror knows the same as before.
 func TestResume(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -292,9 +292,9 @@ func TestResume(t *testing.T) {
 		return len(rows(t, s, q)) == 1 && len(placed) == 4 && serves && measured && fits == 5 &&
 			len(m.NamespaceLabels("east", namespace)) > 0 && unwritten(m) == 0
 	})
-	vouched(t, s, m, "east")
+	checkpointed(t, s, m, "east")
 	want := know(t, m, "east", namespace)
-	if want.Fits != 5 { // what its quota leaves
+	if want.Fits != 5 { // the limit of its quota
 		t.Errorf("%d replicas fit, want 5", want.Fits)
 	}
 	stop()
@@ -308,7 +308,7 @@ func TestResume(t *testing.T) {
 	if lists := w.lists(); len(lists) != 0 {
 		t.Errorf("listed: %v", lists)
 	}
-	// What happens next is followed, and the next start resumes from there.
+	// Later changes are watched, and the next start resumes from there.
 	applyMap(t, cfg, placedMap(namespace, "next", "resume", "d1", nil))
 	eventually(t, "the next one is placed", func() bool { return len(m.PlacedOf("resume", "east")) == 5 })
 	stop()
@@ -320,9 +320,10 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestResumeVouchesForNothingEarly: what happened while the mirror was down is known before
-// anything is said to be absent or complete.
-func TestResumeVouchesForNothingEarly(t *testing.T) {
+// TestResumeIsNotSyncedEarly: after a restart no type is synced, and no object counts as
+// present or absent, before the watch has delivered what happened meanwhile. The test delays
+// the watch.
+func TestResumeIsNotSyncedEarly(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
 	k := clientset(t, cfg).CoreV1().ConfigMaps(namespace)
@@ -334,7 +335,7 @@ func TestResumeVouchesForNothingEarly(t *testing.T) {
 	synced(t, m, "east")
 	q := store.Query{Resource: "configmaps", Namespaces: []string{namespace}}
 	eventually(t, "four are stored", func() bool { return len(rows(t, s, q)) == 4 })
-	vouched(t, s, m, "east")
+	checkpointed(t, s, m, "east")
 	before := rows(t, s, q)
 	stop()
 	for _, name := range []string{"goes", "returns"} {
@@ -368,10 +369,10 @@ func TestResumeVouchesForNothingEarly(t *testing.T) {
 		}
 		return out
 	}
-	var told map[string]string
+	var atSync map[string]string
 	m.Subscribe(func(e Event) {
 		if e.Type == Synced && e.Resource == cm {
-			told = look()
+			atSync = look()
 		}
 	})
 	run(t, m)
@@ -397,8 +398,8 @@ func TestResumeVouchesForNothingEarly(t *testing.T) {
 		"goes": fmt.Sprint(presence.Absent), "stays": fmt.Sprint(presence.Present, " d1"), "returns": fmt.Sprint(presence.Present, " d2"),
 		"changes": fmt.Sprint(presence.Present, " d2"), "new": fmt.Sprint(presence.Present, " d2"), "never": fmt.Sprint(presence.Absent),
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
-		t.Error("when it was told to be synced:", diff)
+	if diff := cmp.Diff(want, atSync); diff != "" {
+		t.Error("when it was reported as synced:", diff)
 	}
 	if lists := w.lists(); len(lists) != 0 {
 		t.Errorf("listed: %v", lists)
@@ -411,7 +412,8 @@ func TestResumeVouchesForNothingEarly(t *testing.T) {
 	})
 }
 
-// TestNoResume: where the store cannot vouch, or the cluster cannot go on, the type is listed.
+// TestNoResume: a type is listed after a restart if its checkpoint is invalid, or if the
+// cluster cannot continue from it.
 func TestNoResume(t *testing.T) {
 	cfg := testenv.Config(0)
 	cm := configmaps.GroupResource()
@@ -480,12 +482,12 @@ func TestNoResume(t *testing.T) {
 			synced(t, m, "east")
 			q := store.Query{Resource: "configmaps", Namespaces: []string{namespace}}
 			eventually(t, "they are stored", func() bool { return len(rows(t, s, q)) == 2 })
-			vouched(t, s, m, "east")
+			checkpointed(t, s, m, "east")
 			stop()
 			if err := clientset(t, cfg).CoreV1().ConfigMaps(namespace).Delete(t.Context(), "goes", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			testenv.Namespace(t, cfg) // the cluster moves on, and the type does not
+			testenv.Namespace(t, cfg) // raises the cluster's resource version only
 
 			var w wire
 			east := newSource(t, "east", w.tap(cfg), "configmaps")
@@ -511,7 +513,8 @@ func save(t *testing.T, s *store.Store, gr schema.GroupResource, state string) {
 	}
 }
 
-// TestServersHistoryIsLost: an API server that begins anew has forgotten what the checkpoint is of.
+// TestServersHistoryIsLost: an API server that was restarted no longer has the history since
+// the checkpoint, so the type is listed.
 func TestServersHistoryIsLost(t *testing.T) {
 	server := testenv.StartServer(t)
 	cfg := server.Config()
@@ -524,7 +527,7 @@ func TestServersHistoryIsLost(t *testing.T) {
 	synced(t, m, "east")
 	q := store.Query{Resource: "configmaps", Namespaces: []string{namespace}}
 	eventually(t, "they are stored", func() bool { return len(rows(t, s, q)) == 2 })
-	vouched(t, s, m, "east")
+	checkpointed(t, s, m, "east")
 	stop()
 	if err := clientset(t, cfg).CoreV1().ConfigMaps(namespace).Delete(t.Context(), "goes", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -543,8 +546,8 @@ func TestServersHistoryIsLost(t *testing.T) {
 	}
 }
 
-// TestBrokenWatch: a watch that breaks goes on where it was, and nothing is listed again; one
-// that cannot go on leads to a list.
+// TestBrokenWatch: a broken watch continues from its last version without a list. A watch that
+// cannot continue leads to a list.
 func TestBrokenWatch(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -566,7 +569,7 @@ func TestBrokenWatch(t *testing.T) {
 		}
 	}
 
-	// A server that fails is asked again, and the watch goes on.
+	// A server that fails is asked again, and the watch continues.
 	w.forget()
 	failures := 0
 	w.set(func(r request, q *http.Request) *http.Response {
@@ -600,8 +603,8 @@ func TestBrokenWatch(t *testing.T) {
 	}
 }
 
-// TestPages: a list is asked for in pages of one moment, the newest, and begun again when that
-// moment is too long ago.
+// TestPages: all pages of a list show one resource version, the newest. The list begins again
+// when that version has expired.
 func TestPages(t *testing.T) {
 	cfg := testenv.Config(0)
 	namespace := testenv.Namespace(t, cfg)
@@ -651,7 +654,7 @@ func TestPages(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// Nor does that delete anything when it is listed again.
+	// A new list that begins again for that reason deletes nothing either.
 	var expired, tooOld sync.Once
 	w.forget()
 	w.set(func(r request, q *http.Request) (answer *http.Response) {
@@ -675,11 +678,11 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestRelistsTakeTurns: when the watches of many clusters expire at once, no more types are
-// listed at once than of clusters that are new.
-func TestRelistsTakeTurns(t *testing.T) {
+// TestRelistsWaitForSlots: when the watches of many clusters expire at once, their lists use the
+// same slots as first lists, so that no more of them run concurrently.
+func TestRelistsWaitForSlots(t *testing.T) {
 	cfg := testenv.Config(0)
-	const turns, clusters = 3, 5
+	const slots, clusters = 3, 5
 	var w wire
 	var fleet []*testSource
 	for i := range clusters {
@@ -687,7 +690,7 @@ func TestRelistsTakeTurns(t *testing.T) {
 	}
 	f := newFleet(fleet...)
 	m := newMirror(openStore(t), f, testLogger(t))
-	m.listing = make(chan struct{}, turns)
+	m.listing = make(chan struct{}, slots)
 	run(t, m)
 	total := 0
 	for i := range clusters {
@@ -711,18 +714,18 @@ func TestRelistsTakeTurns(t *testing.T) {
 		case r.Watch && expired[r.Resource] < clusters:
 			expired[r.Resource]++
 			all++
-			if all == total && running == turns {
+			if all == total && running == slots {
 				proceed()
 			}
 			return refuse(q, http.StatusGone, metav1.StatusReasonExpired)
 		case r.whole():
 			running++
 			most = max(most, running)
-			if all == total && running == turns {
+			if all == total && running == slots {
 				proceed()
 			}
 			mu.Unlock()
-			<-full // every watch has expired, and every list that may run does
+			<-full // until every watch has expired and every slot has a list
 			mu.Lock()
 			running--
 			listed++
@@ -737,14 +740,14 @@ func TestRelistsTakeTurns(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	if most != turns || listed != total {
-		t.Errorf("%d of %d types were listed again, %d at once, want %d", listed, total, most, turns)
+	if most != slots || listed != total {
+		t.Errorf("%d of %d types were listed again, %d at once, want %d", listed, total, most, slots)
 	}
 }
 
-// TestAnotherVersionIsReadAnew: objects that are mirrored in another version of their API than
-// before are stored in that one, though they did not change.
-func TestAnotherVersionIsReadAnew(t *testing.T) {
+// TestAnotherVersionIsReadAgain: when a type is mirrored in another API version than before, its
+// objects are stored in that version, though they did not change.
+func TestAnotherVersionIsReadAgain(t *testing.T) {
 	cfg := testenv.Config(0)
 	version := func(name string, stored bool) apiextensionsv1.CustomResourceDefinitionVersion {
 		return apiextensionsv1.CustomResourceDefinitionVersion{
@@ -793,7 +796,7 @@ func TestAnotherVersionIsReadAnew(t *testing.T) {
 			r := rows(t, s, store.Query{Group: "mirror.test", Resource: "wheels"})["east//w"]
 			return r.Version == v && strings.Contains(string(r.Body), "mirror.test/"+v)
 		})
-		vouched(t, s, m, "east")
+		checkpointed(t, s, m, "east")
 		stop()
 	}
 }

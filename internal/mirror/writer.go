@@ -15,8 +15,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// The writer writes in batches, when a batch is full or batchDelay has passed. The watches wait
-// while more than pendingBound changes are pending.
+// The writer writes up to batchSize changes at once, when that many are pending or batchDelay has
+// passed. After a failure it waits retryDelay. While pendingBound changes are pending, watches and
+// lists wait.
 const (
 	batchSize    = 500
 	batchDelay   = 100 * time.Millisecond
@@ -24,44 +25,46 @@ const (
 	retryDelay   = time.Second
 )
 
-// rowKey names a row of the store.
+// rowKey names a row of the store: one object in one cluster.
 type rowKey struct {
 	cluster         string
 	resource        schema.GroupResource
 	namespace, name string
 }
 
-// stallAfter is the time after which a running write counts as a failure of the store.
-// Observations must not wait for a disk that does not answer.
+// stallAfter is the time after which a write that still runs counts as a failure of the store.
+// Watches must not wait for a disk that does not answer.
 const stallAfter = 15 * time.Second
 
+// errStalled is the failure of the store while one write has run for longer than stallAfter.
 var errStalled = errors.New("the mirror's database has not answered for " + stallAfter.String())
 
-// writer writes the observations of the tables to the store: the latest state of each object, in
-// the order in which the objects became pending. While the store fails, the writer keeps pending
-// changes up to its bound and abandons others. Tables with abandoned changes are listed again
-// when the store has recovered.
+// writer writes the objects that the tables observe to the store: the latest state of each object,
+// in the order in which the objects became pending. While the store fails, it keeps up to bound
+// pending changes and abandons further ones. When the store works again, the types of tables with
+// abandoned changes are listed again. A writer may be used from several goroutines. Its method run
+// does the writing.
 type writer struct {
 	write  func(ctx context.Context, changes []store.Change) error
 	save   func(ctx context.Context, checkpoints []store.Checkpoint) error
 	log    logr.Logger
-	turned func(gaveUp []*table) // called when the store begins or stops failing
+	turned func(gaveUp []*table) // see newWriter
 	bound  int                   // maximum number of pending changes before the watches wait
 
 	flushing sync.Mutex // held while a batch is written
 
-	mu       sync.Mutex
-	pending  map[rowKey]*pendingRow
-	queue    []*pendingRow // in order of arrival; rows that are no longer pending are skipped
-	forsaken map[*table]bool
-	failure  error
-	room     chan struct{} // closed when pending rows were written, or the store began to fail
-	wake     chan struct{} // there are rows to write
-	full     chan struct{} // there is a full batch
+	mu        sync.Mutex
+	pending   map[rowKey]*pendingRow
+	queue     []*pendingRow   // in order of arrival; rows that are no longer pending are skipped
+	abandoned map[*table]bool // tables with changes that are lost
+	failure   error           // of the last write; nil: the store works
+	space     chan struct{}   // closed when pending rows were written, or the store began to fail
+	wake      chan struct{}   // there are rows to write
+	full      chan struct{}   // there is a full batch
 }
 
-// pendingRow is a change of a row, or the checkpoint of a type. The key of a checkpoint has no
-// name.
+// pendingRow is one element of the writer's queue: the change of a row or, if checkpoint is set,
+// the checkpoint of a type. A checkpoint without State deletes that of the store.
 type pendingRow struct {
 	key        rowKey
 	change     store.Change
@@ -69,30 +72,35 @@ type pendingRow struct {
 	written    bool // it is being written, so a later change needs a new pendingRow
 }
 
+// newWriter returns a writer. run calls write to write changes to the store, and save to save
+// checkpoints. turned is called when the store begins to fail, with nil, and when it works again,
+// with the tables that lost changes. No lock is held during the call.
 func newWriter(
 	write func(context.Context, []store.Change) error, save func(context.Context, []store.Checkpoint) error,
 	log logr.Logger, turned func(gaveUp []*table),
 ) *writer {
 	return &writer{
-		write: write, save: save, log: log, turned: turned, bound: pendingBound, pending: map[rowKey]*pendingRow{}, forsaken: map[*table]bool{},
-		room: make(chan struct{}), wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
+		write: write, save: save, log: log, turned: turned, bound: pendingBound, pending: map[rowKey]*pendingRow{}, abandoned: map[*table]bool{},
+		space: make(chan struct{}), wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
 	}
 }
 
 // add queues changes of a table, in order. It waits while the queue is full, but not while the
-// store fails, because the index must stay current.
+// store fails, because the index in memory must stay current. Changes for which the queue has no
+// space then are lost, and so are the rest when ctx ends: gaveUp then returns true for the table. A
+// deletion is ignored if another object with that name is pending.
 func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 	for _, c := range changes {
 		k := rowKey{c.Cluster, schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Namespace, c.Name}
 		w.mu.Lock()
 		for w.pending[k] == nil && len(w.pending) >= w.bound && w.failure == nil {
-			room := w.room
+			space := w.space
 			w.mu.Unlock()
 			select {
-			case <-room:
-			case <-ctx.Done(): // the table has ended; its stop records that its changes were abandoned
+			case <-space:
+			case <-ctx.Done(): // the table is being stopped: table.stop calls clearAbandoned
 				w.mu.Lock()
-				w.forsaken[t] = true
+				w.abandoned[t] = true
 				w.mu.Unlock()
 				return
 			}
@@ -100,18 +108,18 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 		}
 		r := w.pending[k]
 		if r != nil && c.Delete {
-			// The event is late. Another object has the name now.
+			// The deletion is that of an earlier object. Another one has the name now.
 			if c.UID != "" && c.UID != r.change.UID && !r.change.Delete {
 				w.mu.Unlock()
 				continue
 			}
-			c.UID = "" // any stored row is older than the pending one, even if that is never written
+			c.UID = "" // no stored row is newer than the pending change, so any UID is deleted
 		}
 		switch {
 		case r != nil && !r.written:
 			r.change = c
 		case r == nil && len(w.pending) >= w.bound:
-			w.forsaken[t] = true
+			w.abandoned[t] = true
 		default:
 			w.put(&pendingRow{key: k, change: c})
 		}
@@ -119,32 +127,34 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 	}
 }
 
-// vouch queues a checkpoint of a table. It is saved after all changes that the table queued
-// before. It is ignored if a checkpoint is pending already, and while changes are abandoned,
-// since the stored rows are then incomplete.
-func (w *writer) vouch(t *table, c store.Checkpoint) {
+// addCheckpoint queues a checkpoint of a table's type. It is saved after all changes that the table
+// queued before. It is ignored in four cases: a checkpoint of the type is pending, changes of the
+// table were abandoned, the store fails, or the queue is full.
+func (w *writer) addCheckpoint(t *table, c store.Checkpoint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k := vouching(c.Cluster, c.Resource)
-	if w.pending[k] != nil || w.forsaken[t] || w.failure != nil || len(w.pending) >= w.bound {
+	k := checkpointKey(c.Cluster, c.Resource)
+	if w.pending[k] != nil || w.abandoned[t] || w.failure != nil || len(w.pending) >= w.bound {
 		return
 	}
 	w.put(&pendingRow{key: k, checkpoint: &c})
 }
 
-// withdraw deletes the checkpoint of a type of a cluster, before any change that is queued later
-// is written.
+// withdraw queues the deletion of the checkpoint of a type of a cluster, and drops a pending
+// checkpoint. The deletion is written before any change that is queued later. withdraw does not
+// wait for that.
 func (w *writer) withdraw(cluster string, gr schema.GroupResource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.pending, vouching(cluster, gr))
-	if k := withdrawing(cluster, gr); w.pending[k] == nil || w.pending[k].written {
+	delete(w.pending, checkpointKey(cluster, gr))
+	pendingChanges.Set(float64(len(w.pending)))
+	if k := withdrawalKey(cluster, gr); w.pending[k] == nil || w.pending[k].written {
 		w.put(&pendingRow{key: k, checkpoint: &store.Checkpoint{Cluster: cluster, Resource: gr}})
 	}
 }
 
-// waiting returns the keys of a type of a cluster with pending changes. something is also true
-// for a pending checkpoint.
+// waiting returns the objects of a type of a cluster with pending changes. something is true if
+// there is any, or if a checkpoint of the type, or its deletion, is pending.
 func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]bool, something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,17 +171,19 @@ func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]
 	return keys, something
 }
 
-// vouching and withdrawing return the keys of a type's checkpoint and its deletion. No object has
-// such keys.
-func vouching(cluster string, gr schema.GroupResource) rowKey {
+// checkpointKey returns the key under which the checkpoint of a type of a cluster is pending. No
+// object has this key.
+func checkpointKey(cluster string, gr schema.GroupResource) rowKey {
 	return rowKey{cluster: cluster, resource: gr}
 }
 
-func withdrawing(cluster string, gr schema.GroupResource) rowKey {
+// withdrawalKey returns the key under which the deletion of the checkpoint of a type of a cluster
+// is pending. No object has this key.
+func withdrawalKey(cluster string, gr schema.GroupResource) rowKey {
 	return rowKey{cluster: cluster, resource: gr, namespace: "withdrawn"}
 }
 
-// put queues a row. The caller holds w.mu.
+// put queues a row. It replaces a pending row with the same key. The caller holds w.mu.
 func (w *writer) put(r *pendingRow) {
 	w.pending[r.key] = r
 	w.queue = append(w.queue, r)
@@ -182,23 +194,26 @@ func (w *writer) put(r *pendingRow) {
 	pendingChanges.Set(float64(len(w.pending)))
 }
 
-// gaveUp reports whether changes of a table were abandoned since the last call of `pardon`.
+// gaveUp reports whether changes of a table were abandoned, and so are missing in the store, since
+// the last call of `clearAbandoned`.
 func (w *writer) gaveUp(t *table) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.forsaken[t]
+	return w.abandoned[t]
 }
 
-// pardon reports whether changes of a table were abandoned, and clears that mark. The caller then
-// lists the whole table, which replaces the lost changes.
-func (w *writer) pardon(t *table) (gaveUp bool) {
+// clearAbandoned reports whether changes of a table were abandoned, and forgets that. The caller
+// then makes the table list its type again, which replaces the lost changes.
+func (w *writer) clearAbandoned(t *table) (gaveUp bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	gaveUp = w.forsaken[t]
-	delete(w.forsaken, t)
+	gaveUp = w.abandoned[t]
+	delete(w.abandoned, t)
 	return gaveUp
 }
 
+// signal sends a signal to c without blocking. If c is full, a signal is pending already, and
+// signal does nothing.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -206,8 +221,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// forget drops the pending changes that which selects. When it returns, none of them is being
-// written.
+// forget drops the pending changes and checkpoints whose keys the function which selects. It
+// waits for a running write, so that none of them is being written when it returns. It holds locks
+// while it calls which.
 func (w *writer) forget(which func(rowKey) bool) {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -218,9 +234,11 @@ func (w *writer) forget(which func(rowKey) bool) {
 			delete(w.pending, k)
 		}
 	}
+	pendingChanges.Set(float64(len(w.pending)))
 }
 
-// problem returns why the store lacks observed changes; nil: the store works.
+// problem returns the failure of the store, with the number of pending changes; nil: the last write
+// succeeded. Changes may be pending then, too.
 func (w *writer) problem() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,8 +248,8 @@ func (w *writer) problem() error {
 	return fmt.Errorf("%d changes wait to be stored: %w", len(w.pending), w.failure)
 }
 
-// run writes until ctx ends. Changes that are pending then are found by the first lists after the
-// next start.
+// run writes pending changes until ctx ends. A failed write is repeated. Changes that are still
+// pending when ctx ends are not written: the first lists after the next start find them.
 func (w *writer) run(ctx context.Context) {
 	for {
 		select {
@@ -253,13 +271,16 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
+// failing reports whether the last write failed, or the running one has taken longer than
+// stallAfter.
 func (w *writer) failing() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.failure != nil
 }
 
-// flush writes a batch. Rows stay pending until they are written, so a failure loses none.
+// flush writes one batch of pending rows, and records the result. Rows stay pending until they are
+// written, so that a failure loses none. If ctx ends during the write, the result is not recorded.
 func (w *writer) flush(ctx context.Context) {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -273,11 +294,12 @@ func (w *writer) flush(ctx context.Context) {
 	w.finish(batch, taken, err)
 }
 
-// send writes the rows of a batch. It deletes withdrawn checkpoints before, and saves new ones
-// after the rows that they cover.
+// send writes the rows of a batch: first the deletions of checkpoints, then the changes, then the
+// new checkpoints, which cover these changes. Rows that the database refuses are logged, and are no
+// error.
 func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
 	var changes []store.Change
-	var withdrawn, vouched []store.Checkpoint
+	var withdrawn, checkpoints []store.Checkpoint
 	for _, r := range batch {
 		switch {
 		case r.checkpoint == nil:
@@ -285,7 +307,7 @@ func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
 		case r.checkpoint.State == nil:
 			withdrawn = append(withdrawn, *r.checkpoint)
 		default:
-			vouched = append(vouched, *r.checkpoint)
+			checkpoints = append(checkpoints, *r.checkpoint)
 		}
 	}
 	if len(withdrawn) > 0 {
@@ -301,13 +323,15 @@ func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
 			return err
 		}
 	}
-	if len(vouched) > 0 {
-		return w.save(ctx, vouched)
+	if len(checkpoints) > 0 {
+		return w.save(ctx, checkpoints)
 	}
 	return nil
 }
 
-// take returns the oldest pending rows, and how many elements of the queue they cover.
+// take returns up to batchSize of the oldest pending rows, and marks them as being written. taken
+// is the number of elements of the queue up to the last of them. They leave the queue only in
+// finish.
 func (w *writer) take() (batch []*pendingRow, taken int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -324,7 +348,9 @@ func (w *writer) take() (batch []*pendingRow, taken int) {
 	return batch, taken
 }
 
-// finish records the result of a batch.
+// finish records the result of a write. batch and taken are the results of take. Without an error,
+// the rows of the batch are no longer pending, and if the store had failed before, finish calls
+// w.turned. With an error, they stay pending.
 func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	if err != nil {
 		w.mu.Lock()
@@ -341,16 +367,16 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	}
 	w.mu.Lock()
 	for _, r := range batch {
-		if w.pending[r.key] == r { // otherwise it changed during the write
+		if w.pending[r.key] == r { // otherwise the row changed during the write
 			delete(w.pending, r.key)
 		}
 	}
 	w.queue = w.queue[taken:]
 	turned := w.failure != nil
 	w.failure = nil
-	gaveUp := slices.Collect(maps.Keys(w.forsaken)) // they keep the mark until they are listed again
-	close(w.room)
-	w.room = make(chan struct{})
+	gaveUp := slices.Collect(maps.Keys(w.abandoned)) // the marks stay until the types are listed again
+	close(w.space)
+	w.space = make(chan struct{})
 	if len(w.pending) > 0 {
 		signal(w.wake)
 	}
@@ -366,13 +392,14 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	}
 }
 
-// fail records that the store fails, and releases the callers of add that wait.
+// fail records that the store fails with err, and wakes the callers of add that wait. For the first
+// failure in a row, it logs err and calls w.turned(nil).
 func (w *writer) fail(err error) {
 	w.mu.Lock()
 	turned := w.failure == nil
 	w.failure = err
-	close(w.room)
-	w.room = make(chan struct{})
+	close(w.space)
+	w.space = make(chan struct{})
 	w.mu.Unlock()
 	if turned {
 		storeFailing.Set(1)

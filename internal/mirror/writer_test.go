@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// faultyStore keeps the last change of each row, unless it is told to fail.
+// faultyStore keeps the last change of each row. Its writes fail while failure is set.
 type faultyStore struct {
 	mu      sync.Mutex
 	failure error
@@ -93,7 +94,7 @@ func TestWriterBatches(t *testing.T) {
 	}
 }
 
-// TestWriterWaitsForASlowStore: what is pending is bounded.
+// TestWriterWaitsForASlowStore: add waits while pendingBound changes are pending.
 func TestWriterWaitsForASlowStore(t *testing.T) {
 	w, s := runWriter(t, func([]*table) {})
 	s.hold = make(chan struct{})
@@ -119,8 +120,30 @@ func TestWriterWaitsForASlowStore(t *testing.T) {
 	eventually(t, "everything is written", func() bool { return s.len() == len(changes) })
 }
 
-// TestFullStore: nothing is lost while the disk is full, the index goes on, and the
-// cluster says that it is not mirrored.
+// TestPendingChangesAreCounted: the metric is the number of pending changes also after some of them
+// are dropped.
+func TestPendingChangesAreCounted(t *testing.T) {
+	w := newWriter(nil, noCheckpoints, logr.Discard(), func([]*table) {})
+	is := func(when string, want float64) {
+		t.Helper()
+		if got := testutil.ToFloat64(pendingChanges); got != want {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	w.add(t.Context(), nil, []store.Change{change("a", "1"), change("b", "1"), change("c", "1")})
+	is("three are added", 3)
+	w.forget(func(k rowKey) bool { return k.name != "a" })
+	is("two are dropped", 1)
+	w.withdraw("east", configmaps.GroupResource())
+	is("a checkpoint is withdrawn", 2)
+	w.addCheckpoint(nil, store.Checkpoint{Cluster: "east", Resource: configmaps.GroupResource(), State: []byte("here")})
+	is("another is added", 3)
+	w.withdraw("east", configmaps.GroupResource())
+	is("and withdrawn", 2)
+}
+
+// TestFullStore: while the disk is full, the index stays current and the cluster is not
+// reported as mirrored. Afterwards all changes are stored.
 func TestFullStore(t *testing.T) {
 	m, f, _ := fakeTable(t)
 	lost := make(chan []*table, 10)
@@ -139,7 +162,7 @@ func TestFullStore(t *testing.T) {
 	}
 	eventually(t, "the store fails", w.failing)
 	<-lost
-	for _, o := range list[batchSize:] { // the watch goes on, and does not wait
+	for _, o := range list[batchSize:] { // the watch continues without waiting
 		if err := f.event(watch.Added, o); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +189,8 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
-// TestWriterIsBoundedWhileTheStoreIsGone: what changes while it is tried to write it is kept once, however often that fails.
+// TestWriterIsBoundedWhileTheStoreIsGone: a row that changes during a failing write is pending
+// and queued once, after any number of attempts.
 func TestWriterIsBoundedWhileTheStoreIsGone(t *testing.T) {
 	var w *writer
 	attempts, fails := 0, true
@@ -179,7 +203,7 @@ func TestWriterIsBoundedWhileTheStoreIsGone(t *testing.T) {
 			return nil
 		}
 		again := make([]store.Change, 0, len(changes))
-		for _, c := range changes { // each changes while it is being written
+		for _, c := range changes { // each row changes while it is written
 			again = append(again, change(c.Name, fmt.Sprint(attempts)))
 		}
 		w.add(ctx, nil, again)
@@ -217,8 +241,9 @@ func TestRejectedRowIsLeftOut(t *testing.T) {
 	})
 }
 
-// TestDeletionAfterAnother: of an object that was replaced and deleted before any of that was written, only the last deletion
-// is: it is of whatever the store has under the name, not of the replacement alone.
+// TestDeletionAfterAnother: an object is replaced and deleted before any of these changes is
+// written. Only the last deletion is written. It has no UID, so it deletes any row of the name,
+// not only the replacement.
 func TestDeletionAfterAnother(t *testing.T) {
 	w := newWriter(nil, noCheckpoints, logr.Discard(), func([]*table) {})
 	first, second := change("a", "1"), change("a", "2")
@@ -232,7 +257,8 @@ func TestDeletionAfterAnother(t *testing.T) {
 	}
 }
 
-// TestDeletionWhileAnotherIsWritten: as above, when the replacement is being written as it is deleted, and that fails: it is not tried again.
+// TestDeletionWhileAnotherIsWritten: the same, but the object is deleted while the write of the
+// replacement runs. That write fails and is not repeated.
 func TestDeletionWhileAnotherIsWritten(t *testing.T) {
 	s := openStore(t)
 	fails := false
@@ -259,7 +285,8 @@ func TestDeletionWhileAnotherIsWritten(t *testing.T) {
 	}
 }
 
-// TestNoErrorDropsAChange: whatever the store says, short of refusing a row by its name, what could not be written is written later.
+// TestNoErrorDropsAChange: after any error of the store, except the rejection of a named row,
+// the change is written later.
 func TestNoErrorDropsAChange(t *testing.T) {
 	for _, failure := range []error{
 		store.ErrFull, store.ErrUnavailable, store.ErrContinue, context.DeadlineExceeded, context.Canceled, sql.ErrConnDone, io.ErrUnexpectedEOF,

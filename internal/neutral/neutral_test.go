@@ -96,7 +96,7 @@ func TestFprintf(t *testing.T) {
 	}
 }
 
-// TestWriter writes a text in parts of each size: characters are cut in every place.
+// TestWriter writes a text in parts of each size, so that characters are split at every byte.
 func TestWriter(t *testing.T) {
 	const text, want = "a\tb\n日\u200d本\x1b[1m\u202e\x9b👩", "a\tb\n日\u200d本\ufffd[1m\ufffd\ufffd👩" //nolint:gosmopolitan // several bytes
 	for size := 1; size <= len(text); size++ {

@@ -9,9 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes text with its line breaks and tabs. Every other character that is not neutral
-// becomes U+FFFD. A Writer cannot see which part of a line is untrusted, so callers must make
-// such parts neutral before. It is safe for concurrent use.
+// Writer passes text on to another writer. It keeps line breaks and tabs. Other control characters,
+// and characters that are invisible or change the direction of text, become U+FFFD. It cannot
+// distinguish untrusted parts of a line, so callers must pass such parts through Line before. It is
+// safe for concurrent use.
 type Writer struct {
 	mu     sync.Mutex
 	to     io.Writer
@@ -19,13 +20,14 @@ type Writer struct {
 	rest   []byte // an incomplete character at the end of the last write
 }
 
-// NewWriter returns a Writer to w.
+// NewWriter returns a Writer that writes to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{to: w, filter: filter{allowed: "\n\t"}} }
 
-// Unwrap returns the writer to which w writes.
+// Unwrap returns the writer that was given to NewWriter.
 func (w *Writer) Unwrap() io.Writer { return w.to }
 
-// Write implements io.Writer.
+// Write implements io.Writer. An incomplete UTF-8 character at the end of p is kept until the next
+// Write, and lost without one. After an error, it is unknown how much was written.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,7 +46,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// plainBytes returns how many bytes at the beginning are printable ASCII, line breaks and tabs.
+// plainBytes returns the number of bytes at the beginning of text that are printable ASCII, line
+// breaks or tabs.
 func plainBytes(text []byte) int {
 	for i, b := range text {
 		if (b < ' ' || b >= 0x7f) && b != '\n' && b != '\t' {
@@ -54,7 +57,8 @@ func plainBytes(text []byte) int {
 	return len(text)
 }
 
-// begun returns the number of bytes of an incomplete character at the end of a text.
+// begun returns the number of bytes of an incomplete UTF-8 character at the end of a text; 0 if the
+// last character is complete.
 func begun(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		last := text[len(text)-n:]
@@ -68,16 +72,19 @@ func begun(text []byte) int {
 	return 0
 }
 
-// JSON escapes every character that is not neutral in JSON. Its value stays the same, because
-// such characters occur only in strings.
+// JSON returns JSON in which control characters, and characters that are invisible or change the
+// direction of text, are escaped. Its value stays the same, because such characters occur only in
+// strings. If there is nothing to escape, the result is text itself.
 func JSON(text []byte) []byte { return escape(text, unicode.MaxRune) }
 
-// JSONForYAML is JSON for a converter from JSON to YAML. The converter refuses control
-// characters, and the surrogate pairs with which JSON escapes characters beyond U+FFFF.
-// Therefore the latter are not escaped.
+// JSONForYAML returns JSON as the function JSON does, but leaves characters beyond U+FFFF as they
+// are. It is for a converter to YAML, which refuses control characters. The converter also refuses
+// the pairs of escapes that JSON has for characters beyond U+FFFF.
 func JSONForYAML(text []byte) []byte { return escape(text, 0xffff) }
 
-// escape escapes the characters that are not neutral and not greater than last.
+// escape returns JSON in which characters that are not neutral (see filter.replace) are escaped, up
+// to the character last. Invalid UTF-8 stays as it is. If there is nothing to escape, the result is
+// text itself.
 func escape(text []byte, last rune) []byte {
 	var out []byte
 	f := filter{allowed: "\r"}
@@ -101,7 +108,8 @@ func escape(text []byte, last rune) []byte {
 	return append(out, text[done:]...)
 }
 
-// appendEscape appends the JSON escape of a character.
+// appendEscape appends the JSON escape of r, such as \u202e, to a text. For a character beyond
+// U+FFFF, that is a surrogate pair.
 func appendEscape(to []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
 	for _, u := range utf16.AppendRune(nil, r) {
@@ -110,14 +118,16 @@ func appendEscape(to []byte, r rune) []byte {
 	return to
 }
 
-// jsonWriter writes JSON. Each write must have complete characters, as those of encoders have.
+// jsonWriter passes JSON on to another writer, after the function JSON has escaped characters in
+// it. NewJSONWriter returns it.
 type jsonWriter struct{ to io.Writer }
 
-// NewJSONWriter returns a writer that applies JSON to each write and writes the result to w.
-// Each write must have complete characters.
+// NewJSONWriter returns a writer to w that passes each write through the function JSON, so that its
+// output cannot control a terminal. Each write must end with a complete character, as those of
+// encoders do.
 func NewJSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 
-// Write implements io.Writer.
+// Write implements io.Writer. p must not end within a character.
 func (w jsonWriter) Write(p []byte) (int, error) {
 	if _, err := w.to.Write(JSON(p)); err != nil {
 		return 0, err

@@ -5,15 +5,16 @@ import (
 	"encoding/pem"
 )
 
-// Authority is a certificate authority, or a key without a certificate, under one name. It is a
-// list, the newest first: the newest signs, and all are trusted.
+// Authority is a certificate authority of a cluster with its predecessors, the newest first. The
+// newest signs certificates; all are trusted, so that an authority can be replaced. It may also be
+// a key without a certificate, such as that of service accounts.
 type Authority []KeyPair
 
-// Authorities are all authorities of a cluster, by name.
+// Authorities has all authorities of a cluster by name, such as ca or etcd-ca.
 type Authorities map[string]Authority
 
-// Pair returns the authority in the form for its users: the key that signs, and all trusted
-// certificates, the newest first. An empty Authority gives the zero value.
+// Pair joins an Authority to one KeyPair, as programs read it: the newest key, which signs, and the
+// certificates of all, the newest first. For an empty Authority it returns the zero value.
 func (a Authority) Pair() KeyPair {
 	if len(a) == 0 {
 		return KeyPair{}
@@ -25,7 +26,8 @@ func (a Authority) Pair() KeyPair {
 	return KeyPair{Cert: bytes.Join(certs, nil), Key: a[0].Key}
 }
 
-// Pairs returns Pair of all authorities, by name.
+// Pairs returns the KeyPair of each authority, by name, as Authority.Pair joins it. The result is
+// never nil.
 func (a Authorities) Pairs() Bundle {
 	pairs := Bundle{}
 	for name, authority := range a {
@@ -34,8 +36,9 @@ func (a Authorities) Pairs() Bundle {
 	return pairs
 }
 
-// Signer returns the pair with only the first certificate, which belongs to the key. Some programs
-// do not accept further trusted certificates.
+// Signer returns the pair without the certificates that follow the first. They are older
+// authorities that are still trusted, and some programs accept only the certificate of the signing
+// key. A pair with one or no certificate is returned as it is.
 func (k KeyPair) Signer() KeyPair {
 	block, rest := pem.Decode(k.Cert)
 	if block == nil {

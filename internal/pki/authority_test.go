@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestAuthority: the newest member signs, all are trusted, and a single one is unchanged.
+// TestAuthority: the newest member signs and all members are trusted. The pair of a single
+// member is that member.
 func TestAuthority(t *testing.T) {
 	older, err := NewAuthority("ca", now)
 	if err != nil {

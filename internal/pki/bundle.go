@@ -7,16 +7,22 @@ import (
 	"time"
 )
 
-// Bundle has keys of a cluster by name, such as ca or host-1/kubelet. For an authority it has the
-// result of Authority.Pair.
+// Bundle has the keys and certificates of a cluster by name, such as ca or host-1/kubelet. For an
+// authority it has the key that signs, and the certificates of all trusted versions, as
+// Authority.Pair joins them.
 type Bundle map[string]KeyPair
 
-// Ensure creates missing authorities, keys and certificates in b. A certificate that does not fit
-// its leaf, or is due, stays in b, because hosts use it. Its successor is created in next. A good
-// successor stays, and an unneeded one is removed. Entries that are not requested stay. An
-// authority is never replaced, because all that trust it would need the new one. So an invalid
-// authority is an error, and so is a missing one that has certificates. After an error b and next
-// are unchanged.
+// Ensure creates in b the named authorities and keys, and the certificates that leaves specify, as
+// far as they are missing. It reports whether b or next changed. An existing certificate stays in
+// b, because hosts use it. It needs a successor if it does not fit its Leaf, has other names or is
+// due for renewal. Ensure creates the successor in next, which the caller later puts on the hosts.
+// A successor that fits stays, and one that is not necessary is removed. Entries that no argument
+// names stay unchanged.
+//
+// An authority is never replaced, because all who trust it would first have to trust the new one.
+// So Ensure returns an error for an invalid authority, and for a missing one whose certificates b
+// already has. It is also an error if a Leaf names an authority that is neither in b nor in
+// authorities. After an error b and next are unchanged. Neither map may be nil.
 func (b Bundle) Ensure(next Bundle, now time.Time, authorities, keys []string, leaves []Leaf) (changed bool, err error) {
 	minted := Bundle{}
 	if err := b.ensureAuthorities(minted, now, authorities, leaves); err != nil {
@@ -71,6 +77,9 @@ func (b Bundle) Ensure(next Bundle, now time.Time, authorities, keys []string, l
 	return len(minted)+len(successors)+len(idle) > 0, nil
 }
 
+// ensureAuthorities creates those of the named authorities that b lacks, and puts them into minted.
+// It returns an error if an authority in b is invalid, or if b lacks one but has a certificate of
+// it.
 func (b Bundle) ensureAuthorities(minted Bundle, now time.Time, authorities []string, leaves []Leaf) error {
 	for _, name := range authorities {
 		if ca, ok := b[name]; ok {
@@ -91,7 +100,9 @@ func (b Bundle) ensureAuthorities(minted Bundle, now time.Time, authorities []st
 	return nil
 }
 
-// With returns the pairs of b, replaced by those of next with the same name.
+// With returns a copy of b in which the pairs of next replace those of the same name, and to which
+// the others of next are added: the certificates after a renewal. b must not be nil; next may be
+// nil.
 func (b Bundle) With(next Bundle) Bundle {
 	all := maps.Clone(b)
 	maps.Copy(all, next)

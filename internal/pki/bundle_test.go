@@ -93,7 +93,7 @@ func TestEnsure(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(b Bundle, l []Leaf) []Leaf
 		now    time.Time
-		want   []string // the names of what is new
+		want   []string // the names of new pairs
 	}{
 		"NothingToDo":        {func(_ Bundle, l []Leaf) []Leaf { return l }, now, nil},
 		"OrderOfNames":       {func(_ Bundle, l []Leaf) []Leaf { slices.Reverse(l[0].DNSNames); slices.Reverse(l[0].IPs); return l }, now, nil},

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Expiry is the expiry of a certificate.
+// Expiry says when one certificate expires. It is a row of "orrery cluster certs list".
 type Expiry struct {
 	// Name of the certificate, such as ca or host-1/kubelet.
 	Name string `json:"name"`
@@ -15,12 +15,15 @@ type Expiry struct {
 	Authority string `json:"authority,omitempty"`
 	// NotAfter is when the certificate expires.
 	NotAfter time.Time `json:"notAfter"`
-	// Limit is the latest expiry of a new certificate: that of the authority.
+	// Limit is the expiry of the authority, which no certificate that it signs can exceed. For an
+	// authority it is NotAfter.
 	Limit time.Time `json:"-"`
 }
 
-// Expiries returns the expiries of the leaves' certificates and of their authorities, the earliest
-// first. Missing and unreadable certificates are left out.
+// Expiries returns the expiries of the certificates that leaves name and of their authorities, each
+// authority once, the earliest expiry first. Missing and unreadable certificates are left out, and
+// so is each certificate of a missing or unreadable authority. It does not check whether a
+// certificate fits its Leaf.
 func (b Bundle) Expiries(leaves []Leaf) []Expiry {
 	var list []Expiry
 	ends := map[string]time.Time{}
@@ -43,16 +46,18 @@ func (b Bundle) Expiries(leaves []Leaf) []Expiry {
 	return list
 }
 
-// IsAuthority reports whether the certificate is an authority.
+// IsAuthority reports whether this is the expiry of an authority.
 func (e Expiry) IsAuthority() bool { return e.Authority == "" }
 
-// Due reports whether a leaf should be renewed, as KeyPair.Due does.
+// Due reports whether the certificate should be renewed at the time now: it expires within
+// RenewBefore, and a new certificate would expire later. It is false for an authority.
 func (e Expiry) Due(now time.Time) bool {
 	return !e.IsAuthority() && due(e.NotAfter, e.Limit, now)
 }
 
-// Near reports whether a user should be warned: a leaf is due, or an authority expires within
-// LeafLifetime. Certificates expire with their authority.
+// Near reports whether a user should be warned: a certificate is due for renewal, or an authority
+// expires within LeafLifetime. New certificates of such an authority are valid for less than
+// LeafLifetime.
 func (e Expiry) Near(now time.Time) bool {
 	return e.Due(now) || e.IsAuthority() && now.Add(LeafLifetime).After(e.NotAfter)
 }

@@ -40,11 +40,11 @@ func inOneCluster(clusters ...string) policyv1alpha1.Placement {
 }
 
 func TestDecideComponents(t *testing.T) {
-	room := func(name string, n int64) *fleet.Cluster {
-		return but(name, func(c *fleet.Cluster) { c.Room = free(n) })
+	withCapacity := func(name string, n int64) *fleet.Cluster {
+		return but(name, func(c *fleet.Cluster) { c.FreeCapacity = free(n) })
 	}
-	s := fleet.NewSnapshot(1, room("a", 3), room("b", 4))
-	d := Decide(s, ofPolicy(jobSet("train", 3), inOneCluster("a", "b")), Standing{})
+	s := fleet.NewSnapshot(1, withCapacity("a", 3), withCapacity("b", 4))
+	d := Decide(s, ofPolicy(jobSet("train", 3), inOneCluster("a", "b")), CurrentState{})
 	if diff := cmp.Diff([]workv1alpha2.Component{{Name: "head", Replicas: 1}, {Name: "workers", Replicas: 3}}, d.Spec.Components); diff != "" {
 		t.Errorf("components (-want +got):\n%s", diff)
 	}
@@ -54,27 +54,27 @@ func TestDecideComponents(t *testing.T) {
 	// A larger one finds no capacity, names the missing component, and is retried. A placed one
 	// stays as it grows.
 	grown := ofPolicy(jobSet("train", 4), inOneCluster("a", "b"))
-	none := Decide(s, grown, Standing{})
+	none := Decide(s, grown, CurrentState{})
 	if got := where(none.Spec); got != "" || none.Outcome.Status != metav1.ConditionFalse || none.Outcome.Reason != insufficient || none.RetryAfter != capacityLook ||
-		none.Outcome.Message != "no cluster has room for all of its components together; nothing is left for head in a, b" {
+		none.Outcome.Message != "no cluster has free capacity for all of its components together; nothing is left for head in a, b" {
 		t.Errorf("placed in %q: %+v, again after %s", got, none.Outcome, none.RetryAfter)
 	}
 	b := &workv1alpha2.ResourceBinding{Spec: *d.Spec}
-	if stays := Decide(s, grown, Standing{Binding: b}); where(stays.Spec) != "b" || len(stays.Spec.GracefulEvictionTasks) > 0 || stays.Spec.Components[1].Replicas != 4 {
+	if stays := Decide(s, grown, CurrentState{Binding: b}); where(stays.Spec) != "b" || len(stays.Spec.GracefulEvictionTasks) > 0 || stays.Spec.Components[1].Replicas != 4 {
 		t.Errorf("it moves to %q as it grows: %s", where(stays.Spec), stays.Outcome.Message)
 	}
 	// If the policy divides, there is no message about nothing to divide, and the object waits for
 	// clusters that are about to report capacity.
 	shared := ofPolicy(jobSet("train", 3), sharedIn("a", "b"))
-	if d := Decide(s, shared, Standing{}); len(d.Spec.Clusters) != 1 || d.Outcome.Message != "1 of 2 clusters" {
+	if d := Decide(s, shared, CurrentState{}); len(d.Spec.Clusters) != 1 || d.Outcome.Message != "1 of 2 clusters" {
 		t.Errorf("divided, it is placed in %q: %s", where(d.Spec), d.Outcome.Message)
 	}
-	unknown := but("a", func(c *fleet.Cluster) { c.Expected, c.Room = true, nil })
-	if d := Decide(fleet.NewSnapshot(1, unknown), ofPolicy(jobSet("train", 3), inOneCluster("a")), Standing{Young: true}); d.Spec != nil || d.RetryAfter != settlingLook {
-		t.Errorf("it does not wait for the room of a: %+v", d)
+	unknown := but("a", func(c *fleet.Cluster) { c.Expected, c.FreeCapacity = true, nil })
+	if d := Decide(fleet.NewSnapshot(1, unknown), ofPolicy(jobSet("train", 3), inOneCluster("a")), CurrentState{Starting: true}); d.Spec != nil || d.RetryAfter != settlingLook {
+		t.Errorf("it does not wait for the capacity of a: %+v", d)
 	}
 	// If the policy duplicates, each cluster gets the whole object, with any capacity.
-	if d := Decide(s, ofPolicy(jobSet("train", 9), in("a", "b")), Standing{}); where(d.Spec) != "a b" || d.Outcome.Reason != scheduled {
+	if d := Decide(s, ofPolicy(jobSet("train", 9), in("a", "b")), CurrentState{}); where(d.Spec) != "a b" || d.Outcome.Reason != scheduled {
 		t.Errorf("duplicated, it is placed in %q: %s", where(d.Spec), d.Outcome.Message)
 	}
 }
@@ -89,7 +89,7 @@ func TestReservationsOfComponents(t *testing.T) {
 	r.active = true
 	var b *workv1alpha2.ResourceBinding
 	write := func(where string, workers int64) {
-		want := standing("", 0, in(), where)
+		want := placedBinding("", 0, in(), where)
 		want.UID, want.Spec.Resource = "binding", workv1alpha2.ObjectReference{APIVersion: "jobset.x-k8s.io/v1alpha2", Kind: "JobSet", Name: "train"}
 		d := demandOf(jobSet("train", workers))
 		want.Spec.Components = componentsOf(Template{Components: d.components})
@@ -109,7 +109,7 @@ func TestReservationsOfComponents(t *testing.T) {
 		want string
 	}{
 		{func() { write("a", 3) }, " a=4*"},
-		{func() { pods("a", 3) }, " a=4"}, // which of them is not there is not known
+		{func() { pods("a", 3) }, " a=4"}, // which of the pods is missing is unknown
 		{func() { pods("a", 4) }, ""},
 		{func() { write("a", 3) }, ""},
 		{func() { write("a", 8) }, " a=5"},
@@ -140,11 +140,11 @@ func TestReservationsOfComponents(t *testing.T) {
 	}
 }
 
-// TestComponentsKeepWithinTheRoom: many objects at once are each placed whole, or not at all if the
-// capacity is used up.
-func TestComponentsKeepWithinTheRoom(t *testing.T) {
+// TestComponentsKeepWithinTheCapacity: many objects at once are each placed whole, or not at all if
+// the capacity is used up.
+func TestComponentsKeepWithinTheCapacity(t *testing.T) {
 	w := newWorld(t, 3)
-	w.rooms(10)
+	w.setCapacity(10)
 	w.create(&apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "jobsets.jobset.x-k8s.io", Annotations: map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, for a test"},

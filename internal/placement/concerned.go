@@ -15,57 +15,63 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// decision is the last decision on a binding, as far as it is remembered.
+// decision is what is remembered of the last decision on a binding: the inputs and results that a
+// later change of a cluster may affect.
 type decision struct {
-	uid      types.UID
-	binding  types.NamespacedName
+	uid      types.UID            // of the binding
+	binding  types.NamespacedName // name of the binding
 	template binding.Template
 	group
-	evicting   []string // clusters that replicas or the object move out of
+	evicting   []string // clusters from which replicas, or the whole object, move away
 	outcome    Outcome
-	cut        string            // what it said of fields that the version of the template lacks
-	identities *fleet.Identities // the clusters that the decision knew
+	cut        string            // message about fields that the version of the template lacks
+	identities *fleet.Identities // names and UIDs of the clusters that the decision knew
 }
 
-// group is the key by which decisions share the result of scheduler.Placement.Concerns.
+// group has the inputs by which a change of a cluster concerns a decision, see
+// scheduler.Placement.Concerns. All decisions with equal inputs are one group, and are checked
+// once.
 type group struct {
-	placement *scheduler.Placement // nil: no policy claims the template
+	placement *scheduler.Placement // nil: no policy claims the template, or its placement stays
 	kind      schema.GroupVersionKind
-	fence     *access.Fence // of the template's namespace; nil: none
+	fence     *access.Fence // clusters that the template's namespace may use; nil: all
 }
 
-// waits reports whether the decision placed less than requested.
+// waits reports whether the decision placed fewer replicas than requested, or nothing, because no
+// cluster fits or capacity is lacking.
 func (d *decision) waits() bool {
 	return d.outcome.Reason == workv1alpha2.ReasonNoClusterFits || d.outcome.Reason == workv1alpha2.ReasonInsufficient
 }
 
-// mostChanges is the number of fleet changes that are kept for decisions in progress.
+// mostChanges is the number of recent changes of clusters that are kept. A decision that began
+// before some of them is checked against them when it is remembered.
 const mostChanges = 1024
 
 // decisions remembers the last decision on each binding. A change of a cluster is then checked only
-// against the bindings that it can concern. It is safe for concurrent use.
+// against the decisions that it can concern. It is safe for concurrent use.
 type decisions struct {
 	mu     sync.RWMutex
-	last   map[types.UID]*decision
-	moving map[types.UID]*decision // decisions with evictions
+	last   map[types.UID]*decision // by UID of the binding
+	moving map[types.UID]*decision // the decisions with evictions
 	groups map[group]map[types.UID]*decision
 
-	count   uint64 // number of fleet changes so far
-	changes []fleet.Change
+	count   uint64         // number of changes of clusters so far
+	changes []fleet.Change // the most recent changes of clusters
 }
 
 func newDecisions() *decisions {
 	return &decisions{last: map[types.UID]*decision{}, moving: map[types.UID]*decision{}, groups: map[group]map[types.UID]*decision{}}
 }
 
-// seen returns the number of fleet changes so far. A caller reads it before it takes a snapshot.
+// seen returns the number of changes of clusters so far. The caller of made calls it before it
+// takes the snapshot of the fleet on which it decides.
 func (ds *decisions) seen() uint64 {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	return ds.count
 }
 
-// of returns the last decision on a binding; false if there is none.
+// of returns the last decision on the binding with this UID; false if this process has made none.
 func (ds *decisions) of(uid types.UID) (decision, bool) {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
@@ -75,9 +81,10 @@ func (ds *decisions) of(uid types.UID) (decision, bool) {
 	return decision{}, false
 }
 
-// made remembers a decision. seen is the value of seen before the decision's snapshot. news is true
-// if the decision differs from the last one. again is true if the template must be decided again,
-// because a later fleet change concerns it.
+// made remembers a decision. seen is the result of the method seen before the snapshot on which it
+// was made. news is true if its outcome or its clusters differ from those of the last decision on
+// the binding. again is true if a later change of a cluster concerns the decision, so that the
+// caller must requeue the template.
 func (ds *decisions) made(d decision, seen uint64, bindings *binding.Cache) (news, again bool) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -100,13 +107,15 @@ func (ds *decisions) made(d decision, seen uint64, bindings *binding.Cache) (new
 	return before == nil || before.outcome != d.outcome || before.identities != d.identities, again
 }
 
-// forget removes a binding.
+// forget removes the decision on the binding with this UID; if there is none, it does nothing.
 func (ds *decisions) forget(uid types.UID) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	ds.remove(uid)
 }
 
+// remove removes the decision on the binding with this UID, if there is one. The caller holds
+// ds.mu.
 func (ds *decisions) remove(uid types.UID) {
 	d := ds.last[uid]
 	if d == nil {
@@ -119,7 +128,8 @@ func (ds *decisions) remove(uid types.UID) {
 	}
 }
 
-// concerned records a fleet change and returns the templates that must be decided again.
+// concerned records a change of a cluster, so that made checks decisions in progress against it. It
+// returns the templates, in no order, that must be decided again because of it.
 func (ds *decisions) concerned(change fleet.Change, bindings *binding.Cache) []binding.Template {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -131,14 +141,16 @@ func (ds *decisions) concerned(change fleet.Change, bindings *binding.Cache) []b
 	return ds.aimedAt(newAim(change, bindings))
 }
 
-// supposed returns the templates that a hypothetical change concerns, and records nothing.
+// supposed returns the templates that would have to be decided again after a hypothetical change of
+// a cluster. It records nothing.
 func (ds *decisions) supposed(change fleet.Change, bindings *binding.Cache) []binding.Template {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	return ds.aimedAt(newAim(change, bindings))
 }
 
-// aimedAt returns the templates that a change concerns. The caller holds mu.
+// aimedAt returns the templates of the decisions that a change concerns, in no order. The caller
+// holds ds.mu.
 func (ds *decisions) aimedAt(a aim) []binding.Template {
 	var templates []binding.Template
 	for g, members := range ds.groups {
@@ -155,8 +167,8 @@ func (ds *decisions) aimedAt(a aim) []binding.Template {
 	return templates
 }
 
-// evicting returns the templates that move something out of the cluster: of one binding, or of all
-// bindings if uid is "".
+// evicting returns the templates that are moving replicas, or the whole object, out of a cluster,
+// in no order: that of the binding with this UID, or those of all bindings if uid is "".
 func (ds *decisions) evicting(cluster string, uid types.UID) []binding.Template {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
@@ -175,12 +187,14 @@ func (ds *decisions) evicting(cluster string, uid types.UID) []binding.Template 
 	return templates
 }
 
-// aim finds the decisions that a change of a cluster concerns.
+// aim is a change of a cluster with what is needed to find the decisions that it concerns.
 type aim struct {
 	change fleet.Change
 	placed sets.Set[types.NamespacedName] // the bindings that have the cluster as a target
 }
 
+// newAim returns the aim of a change. It looks up the bindings that have the changed cluster as a
+// target.
 func newAim(change fleet.Change, bindings *binding.Cache) aim {
 	a := aim{change: change, placed: sets.New[types.NamespacedName]()}
 	for _, name := range bindings.In(change.Name) {
@@ -193,10 +207,13 @@ func newAim(change fleet.Change, bindings *binding.Cache) aim {
 	return a
 }
 
-// concern says which decisions of a group a change concerns: those with a target in the cluster,
-// those without, and those that placed less than requested.
+// concern says which decisions of a group (those with the same placement, kind and fence) a change
+// of a cluster concerns: those that place the template in the cluster, those that do not, and those
+// that placed less than requested.
 type concern struct{ placed, elsewhere, waiting bool }
 
+// concerns returns which decisions of the group g, which have the same placement, kind and fence,
+// the change of the cluster concerns.
 func (a aim) concerns(g group) concern {
 	change := a.change
 	if g.placement == nil {
@@ -210,13 +227,13 @@ func (a aim) concerns(g group) concern {
 	}
 }
 
-// hits reports whether the change concerns a decision. group is the result of concerns for the
-// group of the decision.
+// hits reports whether the change of the cluster concerns the decision d, so that its template must
+// be decided again. group is the result of concerns for the group of d.
 func (a aim) hits(d *decision, group concern) bool {
 	switch here := a.placed.Has(d.binding); {
 	case here && group.placed, !here && group.elsewhere, group.waiting && d.waits():
 		return true
-	default: // these changes affect what is known about the copy
+	default: // the state of the copy in the cluster decides when an eviction ends
 		return slices.Contains(d.evicting, a.change.Name) && a.change.What&(fleet.Membership|fleet.Reachability|fleet.APIs) != 0
 	}
 }

@@ -1,7 +1,8 @@
-// Package placement keeps one binding for every template that a policy claims. One write of the
-// binding's spec claims and schedules the template. The package also writes the status of the
-// policies. It does not write the status of bindings: package status does, and reads Outcome for
-// it.
+// Package placement keeps one ResourceBinding or ClusterResourceBinding for every template, an
+// object on the hub that a policy claims. The spec of the binding stores which clusters the
+// template is placed in. One write of it claims and schedules the template. The package also writes
+// the status of the policies. It does not write the status of bindings: package status does, and
+// reads Outcome for it.
 package placement
 
 import (
@@ -42,44 +43,47 @@ import (
 )
 
 const (
-	workers = 16
-	// firstRetry and lastRetry bound the delay before a failed write is retried.
+	workers = 16 // templates that are reconciled at the same time
+	// firstRetry is the delay before a failed write is retried. The delay doubles up to lastRetry.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	// burst is how long fleet changes are collected before the placements that they concern are
+	// burst is how long changes of clusters are collected before the templates that they concern are
 	// decided again.
 	burst = 100 * time.Millisecond
 )
 
-// Options are the packages and callbacks that placement uses.
+// Options are the arguments of Add: the packages and callbacks that placement uses.
 type Options struct {
 	Bindings  *binding.Cache
 	Templates *template.Cache
 	Fleet     *fleet.Cache
 	Registry  *member.Registry
 	Mirror    *mirror.Mirror
-	// Hub describes what the hub itself does with some templates.
+	// Hub describes how the API server of the hub treats some kinds of templates, for messages about
+	// effects on the hub.
 	Hub interpreter.Hub
 	// Records stores the decisions; nil: decisions are not recorded.
 	Records interface{ Decided(d records.Decision) }
-	// Overrides returns the override policies that select a template, in order, for the records;
-	// nil: none are recorded.
+	// Overrides returns the override policies that select a template, in the order in which they
+	// apply, for the records; nil: the records name none.
 	Overrides func(o *unstructured.Unstructured) []records.Policy
-	// Refused returns the generation of the binding whose manifest the cluster refused last; 0 if
-	// it refused none. nil: no manifest is ever refused. The caller of Add calls
+	// Refused returns the generation of the binding for which the cluster last refused the rendered
+	// object; 0: it refused none. A nil Refused counts as always 0. The caller of Add calls
 	// Controller.Answered when the result changes.
 	Refused func(binding types.UID, cluster string) (generation int64)
 }
 
-// Outcome is the outcome of the last decision on a binding: the content of its condition Scheduled.
+// Outcome is the outcome of the last decision on a binding: the fields of its condition Scheduled,
+// which package status writes.
 type Outcome struct {
 	Status          metav1.ConditionStatus
 	Reason, Message string
-	// Generation of the binding that the outcome is about.
+	// Generation of the binding that stores the decision.
 	Generation int64
 }
 
-// Controller keeps one binding for every template that a policy claims.
+// Controller keeps one binding for every template that a policy claims, and the status of the
+// policies. Its exported methods may be called from several goroutines.
 type Controller struct {
 	client     client.Client
 	templates  *template.Cache
@@ -93,54 +97,58 @@ type Controller struct {
 	records    interface{ Decided(d records.Decision) }
 	overrides  func(o *unstructured.Unstructured) []records.Policy
 	synced     []toolscache.InformerSynced
-	// settling is how long new workloads wait after a start for clusters that answered before it.
-	// Their replicas are then divided once, among all of these clusters.
+	// settling is how long after a start new workloads wait for clusters that were ready before the
+	// start. Their replicas are then divided once, among all clusters.
 	settling time.Duration
-	// capacityRetry is the delay before a workload that does not fit is tried again. It is
-	// capacityLook, except in tests.
+	// capacityRetry is the delay before a workload for which capacity is lacking is decided again. It
+	// is capacityLook, except in tests.
 	capacityRetry time.Duration
-	// waitPatience is how long a deletion waits for the bindings of dependencies before its
-	// binding reports it.
+	// waitPatience is how long the deletion of a binding may wait for the bindings of its dependencies
+	// before DeletionWait returns a message about it. It is the constant waitPatience, except in
+	// tests.
 	waitPatience time.Duration
 
-	decisions    *decisions
-	intended     *intended
-	needs        *needs
-	reservations *reservations
-	peers        *peers
-	classes      *classes
-	turns        *turns
-	rounds       *rounds
-	gate         *gate
-	waits        *orphanWaits
+	decisions       *decisions
+	intended        *intended
+	dependencyIndex *dependencyIndex
+	reservations    *reservations
+	peers           *peers
+	classes         *classes
+	dispatchOrder   *dispatchOrder
+	retryQueue      *retryQueue
+	barrier         *barrier
+	waits           *orphanWaits
 
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil before start
 	started     time.Time
-	subscribers []func(types.NamespacedName)
+	subscribers []func(types.NamespacedName) // see Subscribe
 
-	fleetChanged chan struct{}
+	fleetChanged chan struct{} // signals that changes.collected is not empty
 	changes      struct {
 		sync.Mutex
 		collected []fleet.Change
 	}
 }
 
-// Add creates the controller and adds it to the manager.
+// Add creates the controller, subscribes it to its inputs and adds it to the manager, which must
+// not have started.
 func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
 	return add(mgr, o, mirrored{registry: o.Registry, mirror: o.Mirror, bindings: o.Bindings})
 }
 
+// add does the work of Add. It reads the state of copies in clusters through copies, which tests
+// replace.
 func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	index := policy.NewIndex()
 	c := &Controller{
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
-		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), intended: newIntended(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
-		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), turns: newTurns(),
+		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), intended: newIntended(), dependencyIndex: newDependencyIndex(),
+		fleetChanged: make(chan struct{}, 1), reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), dispatchOrder: newDispatchOrder(),
 	}
-	c.rounds = newRounds(c.enqueue)
-	c.gate = &gate{every: settlingLook, known: c.known, look: c.enqueue}
+	c.retryQueue = newRetryQueue(c.enqueue)
+	c.barrier = &barrier{every: settlingLook, known: c.known, look: c.enqueue}
 	c.reporter.classes = c.classes
 	c.reporter.clusters = c.clustersOf
 	ctx := context.Background() // the manager has not started: no call blocks
@@ -184,7 +192,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	options.Reconciler = c
 	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[binding.Template](firstRetry, lastRetry)
 	options.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[binding.Template]) workqueue.TypedRateLimitingInterface[binding.Template] {
-		return queue.NewOrdered(name, limiter, c.priority, c.turns.take)
+		return queue.NewOrdered(name, limiter, c.priority, c.dispatchOrder.take)
 	}
 	options.SkipNameValidation = new(true) // tests run several managers in one process
 	placer, err := controller.NewTyped("placement", mgr, options)
@@ -203,6 +211,8 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	return c, nil
 }
 
+// asPolicy returns a PropagationPolicy, or a ClusterPropagationPolicy converted to one; nil for any
+// other object.
 func asPolicy(o any) *policyv1alpha1.PropagationPolicy {
 	if p, ok := o.(interface {
 		Propagation() *policyv1alpha1.PropagationPolicy
@@ -212,8 +222,9 @@ func asPolicy(o any) *policyv1alpha1.PropagationPolicy {
 	return nil
 }
 
-// start starts the work once the existing policies and bindings are listed, so that nothing is
-// created twice. The controller calls start before its workers run.
+// start queues all templates, once the existing policies and bindings are listed, so that no second
+// binding is created for a template. It returns the error of ctx if ctx ends first. The controller
+// calls start with its work queue before its workers run.
 func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[binding.Template]) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), c.synced...) {
 		return ctx.Err()
@@ -226,12 +237,13 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		c.reporter.changed(policy.Name(p))
 	}
 	c.watchKinds(c.bindings.Kinds()...)
-	c.enqueue(append(c.bindings.Templates(), c.needs.all()...)...)
+	c.enqueue(append(c.bindings.Templates(), c.dependencyIndex.all()...)...)
 	go c.followFleet(ctx)
 	return nil
 }
 
-// followFleet requeues the templates that changes of the fleet concern.
+// followFleet requeues the templates that changes of clusters concern, until ctx ends. It collects
+// changes for the time burst, and handles them together.
 func (c *Controller) followFleet(ctx context.Context) {
 	for {
 		select {
@@ -259,8 +271,9 @@ func (c *Controller) followFleet(ctx context.Context) {
 	}
 }
 
-// clustersOf returns the names of the clusters that a namespace may use ("": all). fenced reports
-// whether ClusterAccesses restrict the namespace; known is false until all are listed.
+// clustersOf returns the names of the clusters that a namespace of the hub may use, sorted; for "",
+// all clusters. fenced is true if ClusterAccesses restrict the namespace. known is false until all
+// Clusters and ClusterAccesses are listed; the other results are incomplete then.
 func (c *Controller) clustersOf(namespace string) (names []string, fenced, known bool) {
 	s := c.fleet.Snapshot()
 	fence := s.Fence(namespace)
@@ -272,7 +285,8 @@ func (c *Controller) clustersOf(namespace string) (names []string, fenced, known
 	return names, fence != nil, c.fleet.Synced() && fence.Known()
 }
 
-// enqueue adds templates to the queue, highest priority first. Before start, it does nothing.
+// enqueue adds templates to the work queue, highest priority first. Before start it does nothing,
+// since start queues all templates.
 func (c *Controller) enqueue(keys ...binding.Template) {
 	c.mu.RLock()
 	queue := c.queue
@@ -285,14 +299,16 @@ func (c *Controller) enqueue(keys ...binding.Template) {
 	}
 }
 
+// working reports whether start has listed the existing policies and bindings, so that the
+// controller decides.
 func (c *Controller) working() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.queue != nil
 }
 
-// watchKinds watches kinds on the hub and mirrors them from the members. Errors are ignored: the
-// policy's status reports kinds that the hub does not serve.
+// watchKinds starts to watch kinds on the hub, and to mirror them from the members. Errors are
+// ignored: the status of a policy reports kinds that the hub does not serve.
 func (c *Controller) watchKinds(kinds ...schema.GroupVersionKind) {
 	for _, gvk := range kinds {
 		_ = c.templates.Watch(gvk)
@@ -300,6 +316,9 @@ func (c *Controller) watchKinds(kinds ...schema.GroupVersionKind) {
 	}
 }
 
+// policyChanged records a policy that was added (old is nil), changed, or deleted (p is nil).
+// Unless only its status changed, it requeues the templates that the old or the new policy selects,
+// and queues the status of the policy.
 func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 	name := policy.Name(cmp.Or(p, old))
 	c.classes.set(name, p)
@@ -320,12 +339,15 @@ func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 	}
 }
 
-// reevaluate requeues the templates that a policy selects.
+// reevaluate watches the kinds of a policy and requeues the templates that it selects.
 func (c *Controller) reevaluate(p *policyv1alpha1.PropagationPolicy) {
 	c.watchKinds(policy.Kinds(p)...)
 	c.enqueue(slices.Collect(maps.Keys(selected(c.templates, p)))...)
 }
 
+// bindingChanged records a binding that was added (old is nil), changed, or deleted (b is nil). It
+// requeues its template, the templates on which that depends, and the other members of its workload
+// affinity groups.
 func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	if b != nil {
 		c.enqueue(c.peers.set(b)...)
@@ -334,12 +356,12 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	}
 	if old != nil && b != nil && old.UID == b.UID && old.Generation == b.Generation &&
 		old.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() {
-		return // only the status changed
+		return // only the status of the binding changed
 	}
 	if b != nil {
-		c.enqueue(c.needs.set(b)...) // dependencies follow the binding
+		c.enqueue(c.dependencyIndex.set(b)...) // dependencies are placed in the same clusters
 	} else {
-		c.enqueue(c.needs.forget(old)...)
+		c.enqueue(c.dependencyIndex.forget(old)...)
 	}
 	if old != nil {
 		c.enqueue(binding.TemplateOf(old))
@@ -358,16 +380,16 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	}
 }
 
-// known reports whether the inputs of decisions by free capacity are complete after a start. Every
-// selected template was reconciled once, and every expected cluster reported its capacity. It is
-// also true once the settling time is over.
+// known reports whether decisions by free capacity have all their inputs after a start: every
+// selected template was reconciled once, and every cluster that was ready before the start has
+// reported its capacity. It is also true when the settling time is over, and before start.
 func (c *Controller) known() bool {
-	if !c.young() {
+	if !c.starting() {
 		return true
 	}
 	for _, p := range c.policies.All() {
 		for _, gvk := range policy.Kinds(p) {
-			if !c.templates.Told(gvk) && c.templates.Watch(gvk) == nil {
+			if !c.templates.Notified(gvk) && c.templates.Watch(gvk) == nil {
 				return false
 			}
 		}
@@ -375,24 +397,28 @@ func (c *Controller) known() bool {
 	c.mu.RLock()
 	waiting := c.queue.Len()
 	c.mu.RUnlock()
-	if waiting > 0 || c.turns.any() {
+	if waiting > 0 || c.dispatchOrder.any() {
 		return false
 	}
 	return !slices.ContainsFunc(c.fleet.Measured().Clusters(), func(cluster *fleet.Cluster) bool {
-		return cluster.Expected && (!cluster.Reachable || cluster.Room == nil)
+		return cluster.Expected && (!cluster.Reachable || cluster.FreeCapacity == nil)
 	})
 }
 
+// templateChanged requeues the template of an event. An event without a name means that a kind was
+// listed: then it requeues the templates of that kind that have a binding, and queues the status of
+// the policies that name the kind.
 func (c *Controller) templateChanged(e template.Event) {
 	if e.Name != "" {
 		c.enqueue(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name})
 		return
 	}
-	// The kind was listed: only now the hub can see that templates are gone.
+	// The kind was listed. Only now it is known which templates of the kind no longer exist.
 	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool { return k.GroupKind != e.GVK.GroupKind() })...)
 	for _, p := range c.policies.All() {
 		if slices.Contains(policy.Kinds(p), e.GVK) {
-			// Templates that waited for this version are placed in another.
+			// The hub does not serve this version. Templates that waited for it are placed in
+			// another version.
 			if meta.IsNoMatchError(c.templates.Watch(e.GVK)) {
 				c.enqueue(slices.Collect(maps.Keys(selected(c.templates, p)))...)
 			}
@@ -401,8 +427,8 @@ func (c *Controller) templateChanged(e template.Event) {
 	}
 }
 
-// fencesChanged requeues the placed templates of namespaces whose allowed clusters changed, and the
-// status of their policies.
+// fencesChanged requeues the placed templates of namespaces that may use other clusters than
+// before, and queues the status of the policies in these namespaces.
 func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
 	if !c.working() {
 		return // start requeues all templates
@@ -413,29 +439,33 @@ func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
 	})...)
 }
 
-// copyChanged requeues templates that move out of the cluster. An eviction ends when the copy there
-// is as small as its target.
+// copyChanged requeues templates that move out of a cluster, because a copy in it changed: the
+// template of the binding with this UID or, if uid is "", all such templates. An eviction from the
+// cluster ends when the copy there is as small as its target.
 func (c *Controller) copyChanged(cluster string, uid types.UID) {
 	c.enqueue(c.decisions.evicting(cluster, uid)...)
 }
 
-// Answered must be called when the result of Options.Refused for the binding may have changed.
+// Answered releases the capacity that is reserved for a binding in clusters that refused its
+// present manifest, because its pods will not appear there. The applier calls it when the result of
+// Options.Refused for the binding may have changed. An unknown binding is ignored.
 func (c *Controller) Answered(name types.NamespacedName) {
 	if b, ok := c.bindings.Get(name); ok {
 		c.reservations.answered(b.UID)
 	}
 }
 
-// Outcome returns the outcome of the last decision on a binding; false if there is none yet.
+// Outcome returns the outcome of the last decision that this process made on the binding with this
+// UID; false if it has made none yet.
 func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
 	made, ok := c.decisions.of(binding)
 	return made.outcome, ok
 }
 
-// Knows reports whether this process made the last decision on a binding, the hub has the
-// binding with its result at that generation, and the decision knew the Cluster with that name
-// and UID. Then the template is not wanted in a cluster that the binding does not name. It is
-// enough that the hub stored the binding: the response to the write may still be on its way.
+// Knows reports whether the binding at that generation stores a decision of this process, made when
+// the fleet had the Cluster with that name and UID. Then a cluster that the binding does not name
+// is certainly not to have the template. The result is true as soon as the hub has stored the
+// binding, even if the response to the write has not arrived.
 func (c *Controller) Knows(binding types.UID, generation int64, cluster string, clusterUID types.UID) bool {
 	made, ok := c.decisions.of(binding)
 	if ok && made.outcome.Generation == generation && made.identities.Has(cluster, clusterUID) {
@@ -445,16 +475,19 @@ func (c *Controller) Knows(binding types.UID, generation int64, cluster string, 
 	return ok && b.Generation == generation && c.intended.knows(b, cluster, clusterUID)
 }
 
-// Subscribe registers f to be called after every change of the result of Outcome or Knows. f must
-// not block. A binding without a namespace is a ClusterResourceBinding.
+// Subscribe registers f to be called with the name of a binding after every change of the result of
+// Outcome, Knows or DeletionWait for it. f must not block, and several goroutines may call it at
+// once. A name without a namespace is that of a ClusterResourceBinding.
 func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
 }
 
-// decided remembers and records a decision, and notifies the subscribers if it differs from the
-// last one. seen is the result of decisions.seen before the snapshot.
+// decided remembers and records the decision d on the template t, which the binding b stores. It
+// notifies the subscribers if the decision differs from the last one. It requeues the template if
+// the fleet has changed since the snapshot s in a way that concerns it. seen is the result of
+// decisions.seen before s was taken.
 func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Decision, s *fleet.Snapshot, seen uint64) {
 	d.Outcome.Generation = b.Generation
 	var evicting []string
@@ -478,7 +511,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 	}
 }
 
-// publish notifies the subscribers of a change of a binding.
+// publish calls the functions of Subscribe with the name of the binding.
 func (c *Controller) publish(b *workv1alpha2.ResourceBinding) {
 	c.mu.RLock()
 	subscribers := c.subscribers

@@ -14,7 +14,9 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// A field that exists only in another version than the one that the policy selects reaches no cluster: the binding says so until the policy selects that version.
+// TestFieldsThatTheSelectedVersionLacks: a field that the version selected by the policy does
+// not have reaches no cluster. The binding reports that until the policy selects a version with
+// the field.
 func TestFieldsThatTheSelectedVersionLacks(t *testing.T) {
 	w := newWorld(t, 1)
 	group := w.namespace + ".example.org"

@@ -21,96 +21,108 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Template is an object on the hub with everything that a decision needs to know about it.
+// Template is an object on the hub that may be placed in clusters, with everything about it that a
+// decision depends on.
 type Template struct {
 	Object *unstructured.Unstructured
-	// Replicas that the object asks for; nil for kinds without. Claim is what each replica requires
-	// of a cluster.
+	// Replicas that the object asks for; nil for kinds without replicas. Claim is what each replica
+	// requires of a cluster.
 	Replicas *int32
 	Claim    *scheduler.Claim
-	// Components of the object; nil unless its kind has several.
+	// Components are the groups of pods of an object that has several, such as head and workers; nil
+	// for all other kinds.
 	Components []scheduler.Component
-	// Claims on the object, in order: the first one places it. Empty: the placement stays.
+	// Claims are the policies that select the object. The first one places it. Empty: no policy
+	// selects it, and its placement stays.
 	Claims []policy.Claim
-	// Placement of the first claim's policy, compiled, and the hash that identifies it.
+	// Placement is that of the first claim's policy, compiled, and PlacementHash identifies it.
 	Placement     *scheduler.Placement
 	PlacementHash string
-	// OnHub is a message about what the object does on the hub itself; "" for most objects.
+	// OnHub is a message about an effect that the object has on the hub itself; "" for most objects.
 	OnHub string
 	// Cut is a message about fields of the object that do not exist in the version in which it is
 	// placed; "" for most objects.
 	Cut string
-	// Groups of the object, by the workloadAffinity of the first claim's policy; nil: none.
+	// Groups are the affinity and anti-affinity groups of the object, by workloadAffinity of the first
+	// claim's policy; nil: none.
 	Groups *workv1alpha2.WorkloadAffinityGroups
 	// Overrides are the override policies that select the object, in order.
 	Overrides []records.Policy
-	// Version identifies the content of the object. It is set only if the policy is Lazy.
+	// Version is a hash of the content of the object. It is set only if the first claim's policy has
+	// activationPreference Lazy.
 	Version string
-	// Priority from the first claim's policy; nil: none.
+	// Priority is the priority that the first claim's policy gives; nil: none.
 	Priority *workv1alpha2.SchedulePriority
-	// RequiredBy are the bindings whose templates depend on this one, sorted by name. Of bindings
-	// that say the same about their dependencies only one is listed, see needsOf.
-	RequiredBy []Need
-	// RequiredByOrphans are deleted templates whose orphans in clusters still need this object.
+	// RequiredBy are bindings whose templates depend on this one, sorted by name. Of many bindings
+	// with the same clusters and policy fields it may have only one, see dependencyIndex.
+	RequiredBy []Dependent
+	// RequiredByOrphans are deleted templates whose copies stayed in clusters as orphans, and need
+	// this object there.
 	RequiredByOrphans []workv1alpha2.OrphaningTemplate
 }
 
-// Need is a binding whose template depends on another template.
-type Need struct {
+// Dependent is a binding whose template depends on another template.
+type Dependent struct {
 	Binding *workv1alpha2.ResourceBinding
-	// Orphaned is true if the policy that placed the template of Binding is gone.
+	// Orphaned is true if the policy that placed the template of Binding no longer exists.
 	Orphaned bool
 }
 
-// Standing is the present state that a decision starts from.
-type Standing struct {
+// CurrentState is what a decision reads besides the template and the fleet: mainly the present
+// placement.
+type CurrentState struct {
 	// Binding of the template; nil if there is none yet.
 	Binding *workv1alpha2.ResourceBinding
-	// Copies returns whether the binding's copy is in a cluster, and the replicas that it asks for;
-	// 1 for kinds without replicas. The result must not change during a decision. nil: the copies
+	// Copies returns whether the binding's copy is in a cluster, and the replicas that the copy asks
+	// for; 1 for kinds without replicas. The result must not change during a decision. nil: the copies
 	// are unknown.
 	Copies func(cluster string) (asked int32, known presence.Presence)
-	// Together are the clusters with other objects of the affinity group, Apart those with other
-	// objects of the anti-affinity group.
+	// Together are the clusters that have other objects of the template's affinity group, Apart those
+	// that have other objects of its anti-affinity group.
 	Together, Apart sets.Set[string]
-	// Young is true just after a start, while clusters that answered before may still connect.
-	Young bool
+	// Starting is true just after a start of the hub, while clusters that were ready before may still
+	// connect.
+	Starting bool
 }
 
-// Decision says where a template is placed, and why.
+// Decision says in which clusters a template is placed, and why.
 type Decision struct {
-	// Spec that the binding shall have; nil if it is too early to decide.
+	// Spec is the spec that the binding is to have; nil if it is too early to decide.
 	Spec    *workv1alpha2.BindingSpec
 	Outcome Outcome
-	// Record of the decision. Decide sets neither its time nor the UID of a new binding.
+	// Record is what is stored of the decision for later explanation. Decide sets neither its time nor
+	// the UID of the binding.
 	Record records.Decision
-	// RetryAfter is when to decide again at the latest, without an event; 0: never.
+	// RetryAfter is the delay after which to decide again even without an event; 0: never.
 	RetryAfter time.Duration
 }
 
 const (
-	// settlingLook is the retry delay of a workload that waits for the fleet after a start.
+	// settlingLook is the retry delay of a workload that waits until the clusters are known after a
+	// start.
 	settlingLook = 250 * time.Millisecond
-	// settledLook is the retry delay of a template that a dependent may no longer need.
+	// settledLook is the retry delay while a dependency is kept for an earlier version of the
+	// template, and while a deletion waits for dependencies.
 	settledLook = 5 * time.Second
-	// capacityLook is the retry delay of a workload that does not fit.
+	// capacityLook is the retry delay of a workload for which the clusters lack capacity.
 	capacityLook = 15 * time.Second
 )
 
-// Decide decides where a template is placed. It is pure: it reads only its arguments. A template
-// without claims must have a binding or RequiredBy.
-func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
-	b := standing.Binding
+// Decide decides in which clusters a template is placed. It is pure: it reads only its arguments. A
+// template without claims must have RequiredBy, or a binding that exists not only for dependents.
+// While too little is known of the clusters, the decision has no Spec, only RetryAfter.
+func Decide(s *fleet.Snapshot, t Template, current CurrentState) Decision {
+	b := current.Binding
 	fence := s.Fence(t.Object.GetNamespace())
-	// A fence that is unknown closes every cluster. That must not look like a fleet without them, in
-	// which nothing stays.
-	if !fence.Known() || standing.Young && chooses(t, b) && settling(s, t, b, fence) {
+	// While the clusters that the namespace may use are unknown, the fence allows none. Nothing may be
+	// removed because of that.
+	if !fence.Known() || current.Starting && chooses(t, b) && settling(s, t, b, fence) {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
 	unmatched := false
 	switch {
-	case len(t.Claims) == 0 && (b == nil || follower(b)):
+	case len(t.Claims) == 0 && (b == nil || dependencyOnly(b)):
 		d = follow(t, b)
 	case len(t.Claims) == 0:
 		d = keep(s, t, b)
@@ -119,14 +131,14 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	case b != nil && !b.Spec.Schedules():
 		d = suspend(s, t, b)
 	default:
-		d, unmatched = place(s, t, standing, schedulerFence(fence))
+		d, unmatched = place(s, t, current, schedulerFence(fence))
 		inherit(d.Spec, t, b)
 	}
 	d.attach(s, t)
 	d.Spec.RequiredByOrphans = inFleet(s, t.RequiredByOrphans)
 	d.depend(t, b)
-	if len(t.Claims) == 0 && len(t.RequiredBy) > 0 && (b == nil || follower(b)) && len(d.Spec.Clusters) == 0 {
-		unmatched = true // the templates that need it are placed nowhere
+	if len(t.Claims) == 0 && len(t.RequiredBy) > 0 && (b == nil || dependencyOnly(b)) && len(d.Spec.Clusters) == 0 {
+		unmatched = true // the templates that need this one are placed nowhere
 	}
 	if t.OnHub != "" {
 		d.Outcome.Message += "; " + t.OnHub
@@ -142,13 +154,13 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	if t.Replicas == nil {
 		d.Spec.ReplicaSchedulingType = ""
 	}
-	// A template that matches no cluster any more is removed everywhere. That is no move, so
-	// nothing waits for a replacement.
+	// A template that matches no cluster any more is removed from every cluster at once. There is no
+	// other cluster in which replicas must be available first.
 	if b != nil && !unmatched && o.GetDeletionTimestamp().IsZero() {
-		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, standing.Copies)
+		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, current.Copies)
 	}
-	// Clusters own the replicas of their copies. No share moves out of a cluster that keeps its
-	// copy.
+	// The number of replicas belongs to each cluster, so no part of them moves out of a cluster that
+	// keeps its copy.
 	if interpreter.KeepsReplicas(o) {
 		d.Spec.GracefulEvictionTasks = slices.DeleteFunc(d.Spec.GracefulEvictionTasks, func(task workv1alpha2.GracefulEvictionTask) bool {
 			return slices.ContainsFunc(d.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool { return c.Name == task.FromCluster })
@@ -158,14 +170,15 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	return d
 }
 
-// retry lowers RetryAfter to after, if it is 0 or longer.
+// retry sets RetryAfter to after, unless RetryAfter is set to a shorter delay.
 func (d *Decision) retry(after time.Duration) {
 	if d.RetryAfter == 0 || d.RetryAfter > after {
 		d.RetryAfter = after
 	}
 }
 
-// componentsOf returns a template's components as its binding stores them.
+// componentsOf returns a template's components as the spec of its binding stores them; nil if it
+// has none.
 func componentsOf(t Template) []workv1alpha2.Component {
 	var all []workv1alpha2.Component
 	for _, c := range t.Components {
@@ -174,8 +187,8 @@ func componentsOf(t Template) []workv1alpha2.Component {
 	return all
 }
 
-// byRoom reports whether the decision depends on free capacity.
-func byRoom(t Template) bool {
+// byCapacity reports whether the decision on a template depends on the free capacity of clusters.
+func byCapacity(t Template) bool {
 	return divides(t) && t.Placement.ByCapacity() || once(t) && t.Placement.OnceByCapacity()
 }
 
@@ -184,35 +197,37 @@ func once(t Template) bool {
 	return t.Components != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Once()
 }
 
-// divides reports whether the policy divides the template's replicas.
+// divides reports whether a policy claims the template and divides its replicas among clusters.
 func divides(t Template) bool {
 	return t.Replicas != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Divided()
 }
 
-// chooses reports whether clusters are now chosen for a template that is new, or placed as if it
-// were. Such a choice lasts, so it waits for the fleet after a start.
+// chooses reports whether the decision chooses clusters for a template that is new, or is to be
+// placed as if it were new. Such a choice lasts, so after a start it waits until the clusters are
+// known. b is the binding; nil: there is none.
 func chooses(t Template, b *workv1alpha2.ResourceBinding) bool {
 	return len(t.Claims) > 0 && t.Placement != nil && (divides(t) || once(t) || t.Placement.Chooses()) &&
 		(b == nil || b.Spec.Schedules() && fresh(t, b))
 }
 
-// fresh reports whether a template is placed as if it were new: the policy's placement was edited,
-// or a user requested it. A binding without a hash was written by an early version. It does not
-// count as edited.
+// fresh reports whether a template is placed as if it were new, because the placement of the policy
+// was edited or a user requested it (rescheduleTriggeredAt). A binding without a hash was written
+// by an early version of Orrery; it does not count as edited. b must not be nil.
 func fresh(t Template, b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash ||
 		!b.Spec.RescheduleTriggeredAt.Equal(b.Spec.RescheduledFor)
 }
 
-// settling reports whether a cluster that was ready before the hub's last process ended is not
-// known completely yet. Clusters that are closed to the template, and do not have it, do not count.
+// settling reports whether the hub does not know some cluster completely yet that was ready before
+// its last process ended. Clusters that the fence closes to the template and that do not have it do
+// not count. b is the binding; nil: there is none.
 func settling(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding, fence *access.Fence) bool {
 	kind := t.Object.GroupVersionKind()
 	for _, c := range s.Clusters() {
 		if !fence.Allows(c) && !has(b, c.Name) {
 			continue
 		}
-		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || (t.Placement.ByCapacity() || byRoom(t)) && c.Room == nil) {
+		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || (t.Placement.ByCapacity() || byCapacity(t)) && c.FreeCapacity == nil) {
 			return true
 		}
 	}
@@ -224,32 +239,34 @@ func has(b *workv1alpha2.ResourceBinding, cluster string) bool {
 	return b != nil && slices.ContainsFunc(b.Spec.Clusters, func(t workv1alpha2.TargetCluster) bool { return t.Name == cluster })
 }
 
-// keep returns the decision on a template that no policy claims any more: its placement stays.
+// keep returns the decision on a template that no policy selects any more: its placement stays.
 func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
 	was := &b.Spec
 	d := Decision{
 		Spec: stay(s, t, was),
 		Outcome: Outcome{
 			Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonPolicyGone,
-			Message: fmt.Sprintf("no policy claims %s any more; its placement by %s %s stays",
+			Message: fmt.Sprintf("no policy selects %s any more; its copies from %s %s stay",
 				templateOf(t.Object), was.PolicyRef.Kind, was.PolicyRef.Name),
 		},
 	}
-	// A placement that stays needs the override policies that shaped it: the copies are not written
-	// without them.
+	// The binding names the override policies that apply to the copies: while one of them is missing,
+	// the copies are not written.
 	d.Spec.DependentOverrides = distinct(append(d.Spec.DependentOverrides, selecting(t)...))
 	return d
 }
 
-// stay returns the binding spec of a placement that stays, with the template's present replicas.
+// stay returns the spec of a binding whose placement stays as in was, with the template's present
+// number of replicas.
 func stay(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	spec := standstill(was)
 	spec.Clusters = unmoved(s, t, was)
 	return spec
 }
 
-// unmoved returns the clusters of a placement that stays. While scheduling is suspended, the
-// divided replicas stay as well.
+// unmoved returns the clusters of a placement that stays, without those that left the fleet or are
+// leaving it. Divided replicas are divided among them again if their number changed, but not while
+// scheduling is suspended.
 func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
 	if was.Schedules() || !shared(was) {
 		return scheduler.Keep(s.Clusters(), t.Object.GetUID(), own(was), shared(was), t.Replicas)
@@ -260,7 +277,8 @@ func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []wor
 	})
 }
 
-// standstill copies the spec of a binding without the fields that every decision sets again.
+// standstill returns a copy of the spec of a binding without the fields that every decision
+// computes: evictions, requiredBy, dependencies and activation.
 func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	spec := was.DeepCopy()
 	spec.ReplicaSchedulingType = schedulingType(shared(was))
@@ -268,13 +286,14 @@ func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	return spec
 }
 
-// place decides by the first claim's policy. unmatched is true if the policy selects no cluster of
-// the fleet.
-func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fence) (d Decision, unmatched bool) {
-	b, p := standing.Binding, t.Claims[0].Policy
+// place decides by the policy of the first claim. unmatched is true if the policy selects no
+// cluster that the namespace of the template may use. The functions inherit and attach set the rest
+// of the spec. fence says which clusters the namespace may use; nil: all.
+func place(s *fleet.Snapshot, t Template, current CurrentState, fence scheduler.Fence) (d Decision, unmatched bool) {
+	b, p := current.Binding, t.Claims[0].Policy
 	r := scheduler.Request{
 		UID: t.Object.GetUID(), Kind: t.Object.GroupVersionKind(), Namespace: t.Object.GetNamespace(), Placement: t.Placement, Fence: fence,
-		Replicas: t.Replicas, Claim: t.Claim, Components: t.Components, Together: standing.Together, Apart: standing.Apart,
+		Replicas: t.Replicas, Claim: t.Claim, Components: t.Components, Together: current.Together, Apart: current.Apart,
 	}
 	var rescheduled *metav1.Time
 	if b != nil {
@@ -308,13 +327,14 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	if result.Reason != workv1alpha2.ReasonScheduled {
 		d.Outcome.Status = metav1.ConditionFalse
 	}
-	if result.Reason == workv1alpha2.ReasonInsufficient || result.Reason == workv1alpha2.ReasonNoClusterFits && byRoom(t) {
+	if result.Reason == workv1alpha2.ReasonInsufficient || result.Reason == workv1alpha2.ReasonNoClusterFits && byCapacity(t) {
 		d.RetryAfter = capacityLook
 	}
 	return d, result.Unmatched
 }
 
-// schedulerFence converts a fence for the scheduler; nil becomes a nil interface.
+// schedulerFence converts a fence (the clusters that a namespace may use) for the scheduler; nil
+// becomes a nil interface.
 func schedulerFence(f *access.Fence) scheduler.Fence {
 	if f == nil {
 		return nil
@@ -322,6 +342,8 @@ func schedulerFence(f *access.Fence) scheduler.Fence {
 	return f
 }
 
+// schedulingType returns Divided if the clusters share the replicas, and Duplicated if each has all
+// of them.
 func schedulingType(shared bool) policyv1alpha1.ReplicaSchedulingType {
 	if shared {
 		return policyv1alpha1.Divided
@@ -329,8 +351,9 @@ func schedulingType(shared bool) policyv1alpha1.ReplicaSchedulingType {
 	return policyv1alpha1.Duplicated
 }
 
-// shared reports whether the clusters' replicas are shares of the template's replicas. Bindings of
-// early versions do not store this. There, differing numbers mean shares.
+// shared reports whether the replicas of each cluster in a binding are a share of the replicas of
+// the template. Bindings of early versions of Orrery do not store that; there, a cluster with
+// another number than the template shows it.
 func shared(spec *workv1alpha2.BindingSpec) bool {
 	if spec.ReplicaSchedulingType != "" {
 		return spec.ReplicaSchedulingType == policyv1alpha1.Divided
@@ -343,7 +366,7 @@ func shared(spec *workv1alpha2.BindingSpec) bool {
 	return false
 }
 
-// record completes the decision's record.
+// record sets the fields of d.Record, except the verdicts, the time and the UID of the binding.
 func (d *Decision) record(s *fleet.Snapshot, t Template) {
 	o, r := t.Object, &d.Record
 	r.Template = records.Template{
@@ -371,12 +394,14 @@ func (d *Decision) record(s *fleet.Snapshot, t Template) {
 	}
 }
 
+// claimant returns the policy of a claim in the form of the records.
 func claimant(c policy.Claim) records.Policy {
 	return records.Policy{
 		Kind: policy.Kind(c.Policy.Namespace), Namespace: c.Policy.Namespace, Name: c.Policy.Name, Generation: c.Policy.Generation,
 	}
 }
 
+// verdicts converts the scheduler's reasons for and against clusters to the form of the records.
 func verdicts(v *scheduler.Verdicts) []records.Verdict {
 	said := v.All()
 	all := make([]records.Verdict, len(said))

@@ -71,8 +71,8 @@ func sharedIn(clusters ...string) policyv1alpha1.Placement {
 	return p
 }
 
-// standing returns a binding with a placement written as in world.placed: "a=2 b -c=1".
-func standing(kind policyv1alpha1.ReplicaSchedulingType, replicas int32, placement policyv1alpha1.Placement, where string) *workv1alpha2.ResourceBinding {
+// placedBinding returns a binding with a placement written as in world.placed: "a=2 b -c=1".
+func placedBinding(kind policyv1alpha1.ReplicaSchedulingType, replicas int32, placement policyv1alpha1.Placement, where string) *workv1alpha2.ResourceBinding {
 	b := &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", UID: "binding", Generation: 1},
 		Spec: workv1alpha2.BindingSpec{
@@ -120,10 +120,10 @@ func TestDecide(t *testing.T) {
 	unserved := func(c *fleet.Cluster) { c.APIs = kinds(presence.Absent) }
 	tainted := func(c *fleet.Cluster) { c.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}} }
 	leaving := func(c *fleet.Cluster) { c.Leaving = true }
-	room := func(n int64) func(*fleet.Cluster) { return func(c *fleet.Cluster) { c.Room = free(n) } }
-	byRoom := in("a", "b")
-	byRoom.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
-	edited := byRoom
+	withCapacity := func(n int64) func(*fleet.Cluster) { return func(c *fleet.Cluster) { c.FreeCapacity = free(n) } }
+	byCapacity := in("a", "b")
+	byCapacity.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
+	edited := byCapacity
 	edited.ClusterTolerations = []corev1.Toleration{{Key: "k"}}
 	weighted := sharedIn("a", "b")
 	weighted.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{StaticWeightList: []policyv1alpha1.StaticClusterWeight{
@@ -148,7 +148,7 @@ func TestDecide(t *testing.T) {
 		binding  *workv1alpha2.ResourceBinding
 		want     string
 		kind     policyv1alpha1.ReplicaSchedulingType
-		reason   string // Scheduled
+		reason   string // of the condition Scheduled
 		message  string
 	}{
 		"First": {
@@ -167,11 +167,11 @@ func TestDecide(t *testing.T) {
 		},
 		"SilentStays": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", silent)}, template: claimedTemplate(4, sharedIn("a", "b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2", kind: shares,
 		},
 		"UnservedStays": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", unserved)}, template: claimedTemplate(4, sharedIn("a", "b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2", kind: shares,
 		},
 		"UnservedGetsNothingNew": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", unserved)}, template: claimedTemplate(4, in("a", "b")),
@@ -179,86 +179,86 @@ func TestDecide(t *testing.T) {
 		},
 		"TaintedStays": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", tainted)}, template: claimedTemplate(4, sharedIn("a", "b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2", kind: shares,
 		},
 		"FullStays": {
-			fleet: []*fleet.Cluster{but("a", room(0)), but("b", room(100))}, template: claimedTemplate(4, byRoom),
-			binding: standing(shares, 4, byRoom, "a=3 b=1"), want: "a=3 b=1", kind: shares,
+			fleet: []*fleet.Cluster{but("a", withCapacity(0)), but("b", withCapacity(100))}, template: claimedTemplate(4, byCapacity),
+			binding: placedBinding(shares, 4, byCapacity, "a=3 b=1"), want: "a=3 b=1", kind: shares,
 		},
 		"EditedPlacementSharesAnew": {
-			fleet: []*fleet.Cluster{but("a", room(0)), but("b", room(9))}, template: claimedTemplate(4, edited),
-			binding: standing(shares, 4, byRoom, "a=3 b=1"), want: "a=1 b=3 -a=2", kind: shares,
+			fleet: []*fleet.Cluster{but("a", withCapacity(0)), but("b", withCapacity(9))}, template: claimedTemplate(4, edited),
+			binding: placedBinding(shares, 4, byCapacity, "a=3 b=1"), want: "a=1 b=3 -a=2", kind: shares,
 		},
 		"LeavingGoes": {
 			fleet: []*fleet.Cluster{but("a", leaving), fine("b")}, template: claimedTemplate(4, sharedIn("a", "b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "b=4", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "b=4", kind: shares,
 		},
 		"GoneGoes": {
 			fleet: []*fleet.Cluster{fine("b")}, template: claimedTemplate(4, sharedIn("a", "b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "b=4", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "b=4", kind: shares,
 		},
 		"NotSelectedMoves": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(4, sharedIn("b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "b=4 -a=2", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "b=4 -a=2", kind: shares,
 		},
 		"NoWeightMoves": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(4, weighted),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=4 -b=2", kind: shares,
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=4 -b=2", kind: shares,
 		},
 		"NothingIsMeantGoes": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(4, sharedIn("yew")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=1 -a=1"), kind: shares, reason: workv1alpha2.ReasonNoClusterFits, message: "selects no cluster of the fleet",
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=1 -a=1"), kind: shares, reason: workv1alpha2.ReasonNoClusterFits, message: "selects no cluster of the fleet",
 		},
 		"PartIsPlaced": {
-			fleet: []*fleet.Cluster{but("a", room(3)), but("b", room(0))}, template: claimedTemplate(4, byRoom),
+			fleet: []*fleet.Cluster{but("a", withCapacity(3)), but("b", withCapacity(0))}, template: claimedTemplate(4, byCapacity),
 			want: "a=3", kind: shares, reason: workv1alpha2.ReasonInsufficient, message: "3 of 4 replicas are placed",
 		},
 		"PartMoves": {
-			fleet: []*fleet.Cluster{fine("a"), but("b", room(1)), fine("c")}, template: claimedTemplate(4, byRoom),
-			binding: standing(shares, 4, byRoom, "c=4"), want: "b=1 -c=4", kind: shares, reason: workv1alpha2.ReasonInsufficient,
+			fleet: []*fleet.Cluster{fine("a"), but("b", withCapacity(1)), fine("c")}, template: claimedTemplate(4, byCapacity),
+			binding: placedBinding(shares, 4, byCapacity, "c=4"), want: "b=1 -c=4", kind: shares, reason: workv1alpha2.ReasonInsufficient,
 		},
 		"PartShrinksAsItMoves": {
-			fleet: []*fleet.Cluster{but("a", room(9)), fine("b"), fine("c")}, template: claimedTemplate(2, byRoom),
-			binding: standing(shares, 6, byRoom, "c=3"), want: "a=2 -c=2", kind: shares,
+			fleet: []*fleet.Cluster{but("a", withCapacity(9)), fine("b"), fine("c")}, template: claimedTemplate(2, byCapacity),
+			binding: placedBinding(shares, 6, byCapacity, "c=3"), want: "a=2 -c=2", kind: shares,
 		},
 		"Rescheduled": {
-			fleet: []*fleet.Cluster{but("a", room(0)), but("b", room(9))}, template: claimedTemplate(4, byRoom),
-			binding: rescheduled(standing(shares, 4, byRoom, "a=3 b=1"), 1, 0), want: "a=1 b=3 -a=2", kind: shares,
+			fleet: []*fleet.Cluster{but("a", withCapacity(0)), but("b", withCapacity(9))}, template: claimedTemplate(4, byCapacity),
+			binding: rescheduled(placedBinding(shares, 4, byCapacity, "a=3 b=1"), 1, 0), want: "a=1 b=3 -a=2", kind: shares,
 		},
 		"RescheduledBefore": {
-			fleet: []*fleet.Cluster{but("a", room(0)), but("b", room(9))}, template: claimedTemplate(4, byRoom),
-			binding: rescheduled(standing(shares, 4, byRoom, "a=3 b=1"), 1, 1), want: "a=3 b=1", kind: shares,
+			fleet: []*fleet.Cluster{but("a", withCapacity(0)), but("b", withCapacity(9))}, template: claimedTemplate(4, byCapacity),
+			binding: rescheduled(placedBinding(shares, 4, byCapacity, "a=3 b=1"), 1, 1), want: "a=3 b=1", kind: shares,
 		},
 		"OtherGroup": {
 			fleet: []*fleet.Cluster{but("a", leaving), fine("b")}, template: claimedTemplate(4, groups),
-			binding: standing(whole, 4, groups, "a=4"), want: "b=4", kind: whole, message: "1 of 1 clusters of second",
+			binding: placedBinding(whole, 4, groups, "a=4"), want: "b=4", kind: whole, message: "1 of 1 clusters of second",
 		},
 		"NothingFitsStays": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", silent)}, template: claimedTemplate(4, in("b")),
-			binding: standing(shares, 4, sharedIn("a"), "a=4"), want: "a=4", kind: shares, reason: workv1alpha2.ReasonNoClusterFits,
+			binding: placedBinding(shares, 4, sharedIn("a"), "a=4"), want: "a=4", kind: shares, reason: workv1alpha2.ReasonNoClusterFits,
 		},
 		"UnclaimedStays": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: unclaimed,
-			binding: standing(shares, 2, sharedIn("a", "b"), "a=1 b=1"), want: "a=2 b=2", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
+			binding: placedBinding(shares, 2, sharedIn("a", "b"), "a=1 b=1"), want: "a=2 b=2", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
 		},
 		"UnclaimedOneShare": {
 			fleet: []*fleet.Cluster{fine("a")}, template: unclaimed,
-			binding: standing(shares, 1, sharedIn("a"), "a=1"), want: "a=4", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
+			binding: placedBinding(shares, 1, sharedIn("a"), "a=1"), want: "a=4", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
 		},
 		"UnclaimedStillMoves": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: unclaimed,
-			binding: standing(shares, 4, sharedIn("b"), "b=4 -a=2"), want: "b=4 -a=2", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
+			binding: placedBinding(shares, 4, sharedIn("b"), "b=4 -a=2"), want: "b=4 -a=2", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
 		},
 		// A template that is being deleted is removed; nothing of it waits for a move.
 		"DeletedDoesNotMove": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: deleting,
-			binding: standing(whole, 4, in("a"), "a=4"), want: "b=4", kind: whole,
+			binding: placedBinding(whole, 4, in("a"), "a=4"), want: "b=4", kind: whole,
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := fleet.NewSnapshot(5, tc.fleet...)
-			d := Decide(s, tc.template, Standing{Binding: tc.binding})
+			d := Decide(s, tc.template, CurrentState{Binding: tc.binding})
 			if got := where(d.Spec); got != tc.want {
 				t.Errorf("placed %q, want %q", got, tc.want)
 			}
@@ -279,7 +279,7 @@ func TestDecide(t *testing.T) {
 			if d.Outcome.Reason == workv1alpha2.ReasonInsufficient {
 				return // the placed replicas take capacity that the snapshot still has
 			}
-			if diff := cmp.Diff(d.Spec, Decide(s, tc.template, Standing{Binding: again}).Spec, cmpopts.EquateEmpty()); diff != "" && tc.template.Object.GetDeletionTimestamp() == nil {
+			if diff := cmp.Diff(d.Spec, Decide(s, tc.template, CurrentState{Binding: again}).Spec, cmpopts.EquateEmpty()); diff != "" && tc.template.Object.GetDeletionTimestamp() == nil {
 				t.Errorf("the next decision is another (-first +second):\n%s", diff)
 			}
 		})
@@ -297,13 +297,13 @@ func TestDecideWaitsForTheFleet(t *testing.T) {
 	expected := but("b", func(c *fleet.Cluster) { c.Reachable, c.APIs, c.Expected = false, nil, true })
 	s := fleet.NewSnapshot(1, fine("a"), expected)
 	shares, whole := claimedTemplate(4, sharedIn("a", "b")), claimedTemplate(4, in("a", "b"))
-	if d := Decide(s, shares, Standing{Young: true}); d.Spec != nil || d.RetryAfter == 0 {
+	if d := Decide(s, shares, CurrentState{Starting: true}); d.Spec != nil || d.RetryAfter == 0 {
 		t.Errorf("placed %q while the fleet is not known yet", where(d.Spec))
 	}
-	if d := Decide(s, shares, Standing{}); where(d.Spec) != "a=4" {
+	if d := Decide(s, shares, CurrentState{}); where(d.Spec) != "a=4" {
 		t.Errorf("placed %q", where(d.Spec))
 	}
-	if d := Decide(s, whole, Standing{Young: true}); where(d.Spec) != "a=4" {
+	if d := Decide(s, whole, CurrentState{Starting: true}); where(d.Spec) != "a=4" {
 		t.Errorf("placed %q", where(d.Spec))
 	}
 
@@ -321,30 +321,30 @@ func TestDecideWaitsForTheFleet(t *testing.T) {
 	cases := map[string]struct {
 		template Template
 		binding  *workv1alpha2.ResourceBinding
-		want     string // placed all the same
-		settled  string // placed when nothing more is waited for
+		want     string // placed at once, during the settling time
+		settled  string // placed after the settling time
 	}{
 		"Groups":            {template: claimedTemplate(4, groups), settled: "a=4"},
 		"GroupsNoReplicas":  {template: settings(groups), settled: "a"},
 		"Spread":            {template: claimedTemplate(4, inOne), settled: "a=4"},
 		"SpreadNoReplicas":  {template: settings(inOne), settled: "a"},
 		"NothingToChoose":   {template: settings(sharedIn("a", "b")), want: "a", settled: "a"},
-		"Placed":            {template: claimedTemplate(4, groups), binding: standing(copies, 4, groups, "b=4"), want: "b=4", settled: "b=4"},
-		"Scaled":            {template: claimedTemplate(6, sharedIn("a", "b")), binding: standing(divides, 4, sharedIn("a", "b"), "a=4"), want: "a=6", settled: "a=6"},
-		"Edited":            {template: claimedTemplate(4, sharedIn("a", "b")), binding: standing(divides, 4, in(), "c=4"), settled: "a=4"},
-		"EditedToGroups":    {template: claimedTemplate(4, groups), binding: standing(copies, 4, in(), "a=4"), settled: "a=4"},
-		"EditedNoChoice":    {template: claimedTemplate(4, in("a")), binding: standing(copies, 4, groups, "b=4"), want: "a=4 -b=4", settled: "a=4 -b=4"},
-		"Rescheduled":       {template: claimedTemplate(4, inOne), binding: rescheduled(standing(copies, 4, inOne, "a=4"), 1, 0), settled: "a=4"},
-		"RescheduledBefore": {template: claimedTemplate(4, inOne), binding: rescheduled(standing(copies, 4, inOne, "a=4"), 1, 1), want: "a=4", settled: "a=4"},
+		"Placed":            {template: claimedTemplate(4, groups), binding: placedBinding(copies, 4, groups, "b=4"), want: "b=4", settled: "b=4"},
+		"Scaled":            {template: claimedTemplate(6, sharedIn("a", "b")), binding: placedBinding(divides, 4, sharedIn("a", "b"), "a=4"), want: "a=6", settled: "a=6"},
+		"Edited":            {template: claimedTemplate(4, sharedIn("a", "b")), binding: placedBinding(divides, 4, in(), "c=4"), settled: "a=4"},
+		"EditedToGroups":    {template: claimedTemplate(4, groups), binding: placedBinding(copies, 4, in(), "a=4"), settled: "a=4"},
+		"EditedNoChoice":    {template: claimedTemplate(4, in("a")), binding: placedBinding(copies, 4, groups, "b=4"), want: "a=4 -b=4", settled: "a=4 -b=4"},
+		"Rescheduled":       {template: claimedTemplate(4, inOne), binding: rescheduled(placedBinding(copies, 4, inOne, "a=4"), 1, 0), settled: "a=4"},
+		"RescheduledBefore": {template: claimedTemplate(4, inOne), binding: rescheduled(placedBinding(copies, 4, inOne, "a=4"), 1, 1), want: "a=4", settled: "a=4"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			for young, want := range map[bool]string{true: tc.want, false: tc.settled} {
-				switch d := Decide(s, tc.template, Standing{Young: young, Binding: tc.binding}); {
+			for starting, want := range map[bool]string{true: tc.want, false: tc.settled} {
+				switch d := Decide(s, tc.template, CurrentState{Starting: starting, Binding: tc.binding}); {
 				case d.Spec == nil && (want != "" || d.RetryAfter == 0):
-					t.Errorf("young %v: it waits, want %q", young, want)
+					t.Errorf("starting %v: it waits, want %q", starting, want)
 				case d.Spec != nil && where(d.Spec) != want:
-					t.Errorf("young %v: placed %q, want %q", young, where(d.Spec), want)
+					t.Errorf("starting %v: placed %q, want %q", starting, where(d.Spec), want)
 				}
 			}
 		})
@@ -359,7 +359,7 @@ func TestRecord(t *testing.T) {
 	template.Claims = append(template.Claims, lost)
 	template.Overrides = []records.Policy{{Kind: "OverridePolicy", Namespace: "shop", Name: "o", Generation: 1}}
 	s := fleet.NewSnapshot(9, fine("a"), fine("c"), but("b", func(c *fleet.Cluster) { c.Reachable = false }))
-	d := Decide(s, template, Standing{Binding: standing(policyv1alpha1.Duplicated, 4, in("c"), "c=4")})
+	d := Decide(s, template, CurrentState{Binding: placedBinding(policyv1alpha1.Duplicated, 4, in("c"), "c=4")})
 	want := records.Decision{
 		Template: records.Template{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web", UID: "template", Generation: 7},
 		Snapshot: 9, Claimed: records.Policy{Kind: "PropagationPolicy", Namespace: "shop", Name: "p", Generation: 3},
@@ -430,8 +430,8 @@ func TestEvictions(t *testing.T) {
 			if was == "" {
 				was = tc.kind
 			}
-			before := standing(was, tc.asked, in(), tc.before).Spec
-			want := standing(tc.kind, tc.asks, in(), tc.after).Spec
+			before := placedBinding(was, tc.asked, in(), tc.before).Spec
+			want := placedBinding(tc.kind, tc.asks, in(), tc.after).Spec
 			want.GracefulEvictionTasks = evictions(s, &before, &want, func(cluster string) (int32, presence.Presence) {
 				n, known := tc.copies[cluster]
 				switch {
@@ -456,7 +456,7 @@ func thousand() *fleet.Snapshot {
 	for i := range clusters {
 		clusters[i] = but(fmt.Sprintf("cluster-%03d", i), func(c *fleet.Cluster) {
 			c.Labels = map[string]string{"env": []string{"test", "prod"}[i%2], "tier": fmt.Sprint(i % 100)}
-			c.Room = free(100)
+			c.FreeCapacity = free(100)
 			c.Region, c.Zones = fmt.Sprint("region-", i/100), []string{fmt.Sprint("zone-", i/50)}
 			if i%10 == 0 {
 				c.Taints = []corev1.Taint{{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}}
@@ -479,12 +479,12 @@ func few() policyv1alpha1.Placement {
 // TestDecideAllocates: a decision allocates for the chosen clusters, not for the rejected ones.
 func TestDecideAllocates(t *testing.T) {
 	s, template := thousand(), claimedTemplate(10, few())
-	b := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, Standing{}).Spec}
+	b := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, CurrentState{}).Spec}
 	chosen := len(b.Spec.Clusters)
 	if chosen != 10 {
 		t.Fatalf("%d clusters chosen, want 10", chosen)
 	}
-	if got, most := testing.AllocsPerRun(20, func() { Decide(s, template, Standing{Binding: b}) }), float64(50+2*chosen); got > most {
+	if got, most := testing.AllocsPerRun(20, func() { Decide(s, template, CurrentState{Binding: b}) }), float64(50+2*chosen); got > most {
 		t.Errorf("%v allocations, want at most %v", got, most)
 	}
 }
@@ -509,24 +509,24 @@ func BenchmarkDecide(b *testing.B) {
 		{SpreadByField: policyv1alpha1.SpreadByZone, MinGroups: 2},
 		{SpreadByLabel: "tier", MaxGroups: 2},
 	}
-	byRoom := few()
-	byRoom.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
+	byCapacity := few()
+	byCapacity.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
 	for name, p := range map[string]policyv1alpha1.Placement{
-		"Few": few(), "FewByRoom": byRoom, "Everywhere": everywhere, "Everything": everything,
+		"Few": few(), "FewByCapacity": byCapacity, "Everywhere": everywhere, "Everything": everything,
 	} {
 		b.Run(name, func(b *testing.B) {
 			template := claimedTemplate(10, p)
 			if name == "Everything" {
 				template = claimedTemplate(250, p)
 			}
-			binding := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, Standing{}).Spec}
-			standing := Standing{Binding: binding}
+			binding := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, CurrentState{}).Spec}
+			current := CurrentState{Binding: binding}
 			if name == "Everything" {
-				standing.Apart, standing.Together = sets.New("cluster-007"), sets.New(clusterNames(binding)...)
+				current.Apart, current.Together = sets.New("cluster-007"), sets.New(clusterNames(binding)...)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				Decide(s, template, standing)
+				Decide(s, template, current)
 			}
 		})
 	}

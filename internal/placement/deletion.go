@@ -16,10 +16,10 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// gone reports whether a template counts as deleted: only the garbage collector of the hub has
-// work left, which deletes or orphans the dependents there. Any other finalizer means that its
-// controller still works on the template. A foreground deletion is the exception: it deletes
-// the dependents first.
+// gone reports whether a template counts as deleted: it has a deletion time, and only the garbage
+// collector of the hub has work left. Any other finalizer means that its controller still works on
+// the template. With foreground deletion a template counts as deleted at once, because the garbage
+// collector waits for the dependents, such as its binding.
 func gone(o *unstructured.Unstructured) bool {
 	if o.GetDeletionTimestamp().IsZero() {
 		return false
@@ -29,16 +29,17 @@ func gone(o *unstructured.Unstructured) bool {
 		len(finalizers) == 1 && finalizers[0] == metav1.FinalizerOrphanDependents
 }
 
-// remove starts the deletion of the binding of a template that is gone. Before, it stores in
-// the binding the propagation with which the template was deleted. Unreachable clusters, and
-// later processes of the server, read it there.
+// remove starts the deletion of the binding b, because its template is gone. First it stores in the
+// binding the propagation with which the template was deleted, for clusters that are unreachable
+// now and for later processes. With propagation Orphan, the deletion waits until the bindings of
+// the dependencies say that their copies stay. The result has the delay of the next attempt.
 func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding) (ctrl.Result, error) {
 	propagation := binding.Propagation(b, c.templates.Deletion(b.Spec.Resource.UID))
 	if propagation != "" && b.Spec.DeletionPropagation == "" {
-		told := b.DeepCopy()
-		told.Spec.DeletionPropagation = propagation
+		updated := b.DeepCopy()
+		updated.Spec.DeletionPropagation = propagation
 		patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
-		switch err := c.client.Patch(ctx, binding.Object(told), patch); {
+		switch err := c.client.Patch(ctx, binding.Object(updated), patch); {
 		// For example, the garbage collector removed the owner reference.
 		case apierrors.IsConflict(err):
 			return ctrl.Result{RequeueAfter: staleLook}, nil
@@ -47,7 +48,7 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 		case err != nil:
 			return ctrl.Result{}, fmt.Errorf("tell the binding of %s how it was deleted: %w", binding.TemplateOf(b), err)
 		}
-		b = told
+		b = updated
 		c.follows(b)
 	}
 	if propagation == metav1.DeletePropagationOrphan && b.DeletionTimestamp.IsZero() {
@@ -58,13 +59,13 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 	if propagation != "" || !b.Spec.OwnerReferenced {
 		if _, decided := c.decisions.of(b.UID); propagation == "" && !decided && b.DeletionTimestamp.IsZero() {
 			c.reporter.recorder.Eventf(binding.Object(b), nil, corev1.EventTypeWarning, "DeletionUnseen", "Delete",
-				"%s was deleted while no server ran, and its binding is of an earlier version, which does not tell with which propagation: "+
+				"%s was deleted while no server ran, and its binding, written by an earlier version, does not say with which propagation: "+
 					"its copies are deleted in the background", binding.TemplateOf(b))
 		}
 		return ctrl.Result{}, c.delete(ctx, b)
 	}
-	// The owner reference shows that the propagation was not Orphan, if the cache has the
-	// present version of the binding.
+	// With propagation Orphan, the garbage collector removes the owner reference. So a binding that
+	// still has the reference may be deleted, if the cache has its present version.
 	err := c.deleteAt(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: staleLook}, nil
@@ -72,9 +73,9 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 	return ctrl.Result{}, err
 }
 
-// noteDeletion sets OwnerReferenced and DeletionPropagation of the wanted spec. The template
-// may be in deletion and wait for finalizers of others. A propagation that the binding b stores
-// stays.
+// noteDeletion sets OwnerReferenced and DeletionPropagation in want, the spec to write. The
+// template o may be in deletion and wait for finalizers of other controllers. A propagation that
+// the binding b already stores stays; b is nil if there is no binding.
 func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured) {
 	want.OwnerReferenced, want.DeletionPropagation = b == nil || b.Spec.OwnerReferenced, c.templates.Deletion(o.GetUID())
 	if b != nil && b.Spec.DeletionPropagation != "" {
@@ -82,8 +83,9 @@ func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha
 	}
 }
 
-// setOwner adds the owner reference to the template, unless had is true: the garbage collector
-// may have removed it since.
+// setOwner sets the owner reference of a binding to its template, in memory only. had is true if
+// the binding had the reference before: then setOwner does nothing, because the garbage collector
+// may have removed the reference on purpose.
 func setOwner(b *workv1alpha2.ResourceBinding, had bool) {
 	if !had && b.Spec.Resource.UID != "" {
 		b.Spec.OwnerReferenced, b.OwnerReferences = true, []metav1.OwnerReference{binding.Owner(&b.Spec)}

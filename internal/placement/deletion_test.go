@@ -49,8 +49,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// told waits until a binding is being deleted, and returns what it says of the propagation.
-func (w *world) told(b *workv1alpha2.ResourceBinding) metav1.DeletionPropagation {
+// awaitDeletion waits until a binding is being deleted, and returns the propagation policy in it.
+func (w *world) awaitDeletion(b *workv1alpha2.ResourceBinding) metav1.DeletionPropagation {
 	w.t.Helper()
 	now := &workv1alpha2.ResourceBinding{}
 	w.eventually("deletion of binding "+b.Name, func() error {
@@ -68,7 +68,8 @@ func (w *world) told(b *workv1alpha2.ResourceBinding) metav1.DeletionPropagation
 	return now.Spec.DeletionPropagation
 }
 
-// collect does what the garbage collector of a hub does with the finalizers of a template.
+// collect removes finalizers from a template, except others, as the garbage collector of a hub
+// does.
 func (w *world) collect(d *appsv1.Deployment, others ...string) {
 	w.t.Helper()
 	w.eventually("garbage collection of "+d.Name, func() error {
@@ -80,14 +81,17 @@ func (w *world) collect(d *appsv1.Deployment, others ...string) {
 	})
 }
 
-// disown takes the owner references off a binding, as the garbage collector of a hub does that orphans the dependents of a template.
+// disown removes the owner references of a binding, as the garbage collector of a hub does to
+// orphan the dependents of a template.
 func (w *world) disown(b *workv1alpha2.ResourceBinding) {
 	w.t.Helper()
 	update(w, b, func(b *workv1alpha2.ResourceBinding) { b.OwnerReferences = nil })
 }
 
-// A binding says how its template was deleted before it is deleted itself, in one write, and only if that was not in the background.
-func TestBindingsAreToldThePropagation(t *testing.T) {
+// TestBindingsStoreThePropagation: the propagation policy of a template's deletion is stored
+// in the binding before the binding is deleted. That is one write, and none for background
+// deletions.
+func TestBindingsStoreThePropagation(t *testing.T) {
 	w := newWorld(t, 1)
 	w.create(w.policy("p", deployments()))
 	const other = "example.org/other"
@@ -119,9 +123,10 @@ func TestBindingsAreToldThePropagation(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tc.finalizer != "" {
-				// The collector's finalizer goes first, and the binding stays until the other one is gone: it knows by then.
+				// The collector removes its own finalizer first. The binding, which has the
+				// propagation policy by then, stays until the other finalizer is removed.
 				w.collect(d, tc.finalizer)
-				w.eventually("the binding is told", func() error {
+				w.eventually("the binding has the propagation policy", func() error {
 					if now := w.binding(b.Name); now.Spec.DeletionPropagation != tc.want || !now.DeletionTimestamp.IsZero() {
 						return fmt.Errorf("it says %q, deleted %v", now.Spec.DeletionPropagation, now.DeletionTimestamp)
 					}
@@ -129,14 +134,14 @@ func TestBindingsAreToldThePropagation(t *testing.T) {
 				})
 			}
 			w.collect(d)
-			if got := w.told(b); got != tc.want {
+			if got := w.awaitDeletion(b); got != tc.want {
 				t.Errorf("it says %q, want %q", got, tc.want)
 			}
 			var writes []string
 			for _, write := range w.recorder.of("/resourcebindings/" + b.Name) {
 				writes = append(writes, write[:len(write)-len(" /apis/work.orrery.dev/v1alpha2/namespaces/"+w.namespace+"/resourcebindings/"+b.Name)])
 			}
-			// Where the cache is behind, a deletion is sent once more.
+			// With a stale cache, the deletion is sent twice.
 			if diff := cmp.Diff(tc.writes, slices.Compact(writes)); diff != "" {
 				t.Errorf("writes (-want +got):\n%s", diff)
 			}
@@ -145,7 +150,8 @@ func TestBindingsAreToldThePropagation(t *testing.T) {
 	}
 }
 
-// What happened while no server ran is told by the owner reference: the garbage collector removes it where dependents are orphaned.
+// TestDeletionWhileNoServerRuns: after a restart, a missing owner reference shows that
+// dependents were orphaned, because the garbage collector removes it then.
 func TestDeletionWhileNoServerRuns(t *testing.T) {
 	w := newWorld(t, 1)
 	w.create(w.policy("p", deployments()))
@@ -174,11 +180,12 @@ func TestDeletionWhileNoServerRuns(t *testing.T) {
 	}
 	w.start()
 	for name, b := range bindings {
-		if got := w.told(b); got != want[name] {
+		if got := w.awaitDeletion(b); got != want[name] {
 			t.Errorf("%s: it says %q, want %q", name, got, want[name])
 		}
 	}
-	// Of a binding that does not tell, the default is said.
+	// The binding of an earlier version does not show the propagation policy. It gets the
+	// default, and an event reports that.
 	w.eventually("events", func() error {
 		all := &eventsv1.EventList{}
 		if err := w.client.List(w.ctx, all, client.InNamespace(w.namespace)); err != nil {
@@ -200,9 +207,10 @@ func TestDeletionWhileNoServerRuns(t *testing.T) {
 	}
 }
 
-// What follows a template that is deleted with propagation Orphan stays where its pods stay, and says so before the template's binding is
-// deleted. A template of the same name takes it back.
-func TestFollowersOfAnOrphaningTemplateStay(t *testing.T) {
+// TestDependenciesOfAnOrphaningTemplateStay: when a template is deleted with propagation Orphan,
+// its dependencies stay where its pods stay. Their bindings are marked so before the template's
+// binding is deleted. A template of the same name takes the dependencies back.
+func TestDependenciesOfAnOrphaningTemplateStay(t *testing.T) {
 	w := newWorld(t, 1)
 	w.create(configMap("conf"))
 	p := w.policy("p", deployments())
@@ -216,7 +224,7 @@ func TestFollowersOfAnOrphaningTemplateStay(t *testing.T) {
 	if err := w.client.Delete(w.ctx, web, client.PropagationPolicy(orphan)); err != nil {
 		t.Fatal(err)
 	}
-	w.told(b)
+	w.awaitDeletion(b)
 	if now := w.binding("conf-configmap"); now.UID != follows.UID || !now.Spec.PreserveResourcesOnDeletion {
 		t.Errorf("the binding of what follows says %+v once that of the template is deleted", now.Spec)
 	}

@@ -11,26 +11,30 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// holding is the present and the wanted number of replicas in one cluster.
+// holding has the numbers of replicas of one template in one cluster, before and after a decision.
 type holding struct {
 	cluster string
-	held    int64 // replicas of the target and of its eviction
-	wanted  int64
-	named   bool // the new placement names the cluster
-	moves   int64
+	held    int64 // replicas of the old placement, and those that its eviction task keeps
+	wanted  int64 // replicas of the new placement
+	named   bool  // the new placement names the cluster
+	moves   int64 // lost replicas that move to other clusters; moves sets it
 }
 
-// evictions returns the eviction tasks of a changed placement. Replicas stay in a cluster until as
-// many are available elsewhere. Replicas that a user scaled down do not move. A cluster that leaves
-// the fleet gets no task: its removal deletes the copies. A task remains until the copy in its
-// cluster is known to be as small as its target.
+// evictions returns the eviction tasks of a changed placement, sorted by cluster. A task keeps
+// replicas, or the whole object, in a cluster that loses them until as many are available in other
+// clusters. Replicas that a user scaled down are not kept. A cluster that leaves the fleet gets no
+// task: its removal deletes the copies.
+//
+// before and want are the old and the new spec of the binding. A task of before stays until the
+// copy in its cluster is known to be as small as its target. copies returns the replicas that the
+// copy in a cluster asks for; nil: the copies are unknown.
 func evictions(
 	s *fleet.Snapshot, before, want *workv1alpha2.BindingSpec, copies func(string) (int32, presence.Presence),
 ) []workv1alpha2.GracefulEvictionTask {
 	holdings := compare(before, want)
 	whole := want.Replicas == nil
 	if !whole && want.ReplicaSchedulingType == policyv1alpha1.Divided {
-		// Replicas that a user scaled down do not move.
+		// Replicas by which a user scaled the template down do not move.
 		moves(holdings, max(0, min(number(before.Replicas), placed(before))-number(want.Replicas)))
 	} else {
 		for i := range holdings {
@@ -57,7 +61,8 @@ func evictions(
 	return tasks
 }
 
-// placed returns the total number of replicas of a placement.
+// placed returns the sum of the replicas in spec.clusters of a binding. It does not count replicas
+// that only eviction tasks keep.
 func placed(spec *workv1alpha2.BindingSpec) (total int64) {
 	for _, t := range spec.Clusters {
 		total += number(t.Replicas)
@@ -65,8 +70,9 @@ func placed(spec *workv1alpha2.BindingSpec) (total int64) {
 	return total
 }
 
-// compare returns the holdings of the clusters in the old placement, sorted by name; nil if nothing
-// changed and nothing moves.
+// compare returns a holding for each cluster that before, the old spec of the binding, names as a
+// target or in an eviction task, sorted by name. It returns nil if nothing moves: want has the same
+// targets and before has no eviction task.
 func compare(before, want *workv1alpha2.BindingSpec) []holding {
 	if len(before.GracefulEvictionTasks) == 0 && slices.EqualFunc(before.Clusters, want.Clusters, sameTarget) {
 		return nil
@@ -97,10 +103,13 @@ func compare(before, want *workv1alpha2.BindingSpec) []holding {
 
 func byName(a, b holding) int { return strings.Compare(a.cluster, b.cluster) }
 
+// sameTarget reports whether two targets have the same cluster and number of replicas; nil replicas
+// equal 0.
 func sameTarget(a, b workv1alpha2.TargetCluster) bool {
 	return a.Name == b.Name && number(a.Replicas) == number(b.Replicas)
 }
 
+// number returns the replicas; 0 for nil.
 func number(replicas *int32) int64 {
 	if replicas == nil {
 		return 0
@@ -108,8 +117,10 @@ func number(replicas *int32) int64 {
 	return int64(*replicas)
 }
 
-// moves sets how many of the lost replicas of each cluster move: all but scaledDown. Clusters that
-// lose everything come first; the others get the rest in proportion to their loss.
+// moves sets the field moves of each holding: how many of the replicas that its cluster loses must
+// first be available in other clusters. In total these are all lost replicas less scaledDown, the
+// number by which the template was scaled down. Clusters that the new placement does not name come
+// first. The others share the rest in proportion to their loss.
 func moves(holdings []holding, scaledDown int64) {
 	var left, kept []*holding
 	total := -scaledDown
@@ -128,8 +139,10 @@ func moves(holdings []holding, scaledDown int64) {
 	apportion(kept, total-apportion(left, total))
 }
 
-// apportion distributes total moves over clusters in proportion to what they lose, by largest
-// remainder and then by name. It returns the number that it distributed.
+// apportion divides total among the clusters in losing, in proportion to the replicas that each
+// loses, and sets their field moves. What rounding leaves goes to the clusters with the largest
+// remainders, of equal ones in the order of losing. No cluster gets more than it loses. apportion
+// returns how many it divided, and reorders losing.
 func apportion(losing []*holding, total int64) int64 {
 	var lost int64
 	for _, h := range losing {
@@ -152,7 +165,8 @@ func apportion(losing []*holding, total int64) int64 {
 	return total
 }
 
-// released reports whether the copy in a cluster is known to be gone or as small as wanted.
+// released reports whether the copy in the cluster of h is known to be gone, or to ask for at most
+// h.wanted replicas. It is false if copies, which reads the copy, is nil.
 func released(h *holding, copies func(string) (int32, presence.Presence)) bool {
 	if copies == nil {
 		return false

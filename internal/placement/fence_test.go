@@ -59,14 +59,14 @@ func TestDecideBehindAFence(t *testing.T) {
 	elsewhere.Object.SetNamespace("unheard-of")
 
 	cases := map[string]struct {
-		fleet    []*fleet.Cluster // a, b and c
+		fleet    []*fleet.Cluster // clusters a, b and c
 		accesses []*policyv1alpha1.ClusterAccess
 		template Template
 		binding  *workv1alpha2.ResourceBinding
-		want     string // "early": it is too early to say
-		reason   string // Scheduled
+		want     string // "early": no decision yet
+		reason   string // of the condition Scheduled
 		message  string
-		verdicts map[string]string // of the fence: clusters by reason
+		verdicts map[string]string // verdicts about the fence: clusters by reason
 	}{
 		"OtherNamespaces": {accesses: []*policyv1alpha1.ClusterAccess{letsInto("other", "a")}, template: claimedTemplate(4, in()), want: "a=4 b=4 c=4"},
 		"One": {
@@ -77,23 +77,23 @@ func TestDecideBehindAFence(t *testing.T) {
 		"Named": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, in("b")), want: "",
 			reason:   workv1alpha2.ReasonNoClusterFits,
-			message:  "the policy selects no cluster that the namespace may use; b: UnknownCluster, clusterNames names a cluster that was never joined, or that the namespace may not use",
+			message:  "the policy selects no cluster that the namespace may use; b: UnknownCluster, no cluster that the namespace may use has this name: correct the policy, or join the cluster",
 			verdicts: map[string]string{scheduler.ReasonFenced: "b c"},
 		},
 		// Placed replicas stay, with a message; nothing moves.
 		"Closed": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, sharedIn("a", "b")),
-			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2",
+			binding: placedBinding(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2",
 			message:  "b: the namespace may not use it any more, and what was placed there before stays",
 			verdicts: map[string]string{scheduler.ReasonFenced: "c", scheduler.ReasonStaysFenced: "b"},
 		},
 		"ClosedEverywhere": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop")}, template: claimedTemplate(4, in("a")),
-			binding: standing(whole, 4, in("a"), "a=4"), want: "a=4",
+			binding: placedBinding(whole, 4, in("a"), "a=4"), want: "a=4",
 		},
 		"ClosedAndNotMeant": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, in("a")),
-			binding: standing(whole, 4, in("a", "b"), "a=4 b=4"), want: "a=4 -b=4", verdicts: map[string]string{scheduler.ReasonFenced: "c"},
+			binding: placedBinding(whole, 4, in("a", "b"), "a=4 b=4"), want: "a=4 -b=4", verdicts: map[string]string{scheduler.ReasonFenced: "c"},
 		},
 		"TolerationNotGranted": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", gpu), fine("c")}, accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a", "b")},
@@ -120,12 +120,13 @@ func TestDecideBehindAFence(t *testing.T) {
 		"NamespaceNotKnownYet": {accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: elsewhere, want: "early"},
 		"NamespaceNotKnownStands": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: elsewhere,
-			binding: standing(whole, 4, in("a"), "a=4"), want: "early",
+			binding: placedBinding(whole, 4, in("a"), "a=4"), want: "early",
 		},
-		// What is closed is as what is not there, also for an object that is elsewhere.
+		// A closed cluster looks like a missing one, also to an object that is in another
+		// cluster.
 		"MovesToAClosedCluster": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, in("b")),
-			binding: standing(whole, 4, in("a"), "a=4"), want: "", reason: workv1alpha2.ReasonNoClusterFits,
+			binding: placedBinding(whole, 4, in("a"), "a=4"), want: "", reason: workv1alpha2.ReasonNoClusterFits,
 		},
 	}
 	for name, tc := range cases {
@@ -135,7 +136,7 @@ func TestDecideBehindAFence(t *testing.T) {
 				clusters = []*fleet.Cluster{fine("a"), fine("b"), fine("c")}
 			}
 			s := fenced(t, fleet.NewSnapshot(5, clusters...), tc.accesses...)
-			d := Decide(s, tc.template, Standing{Binding: tc.binding})
+			d := Decide(s, tc.template, CurrentState{Binding: tc.binding})
 			if d.Spec == nil {
 				if tc.want != "early" || d.RetryAfter == 0 {
 					t.Errorf("no decision, and the next after %s", d.RetryAfter)
@@ -215,7 +216,7 @@ func TestFenceChanges(t *testing.T) {
 		update(w, namespace, func(n *corev1.Namespace) { change(n.Labels) })
 	}
 	label(func(l map[string]string) { l["tenant"] = w.namespace })
-	// It stays, with a message.
+	// The object stays in b, with a message.
 	w.eventually("the outcome on what stands", func() error {
 		binding := w.waitPlaced("first-deployment", "a=1 b=1", scheduled)
 		if v, _ := w.controller.Outcome(binding.UID); !strings.Contains(v.Message, b+": the namespace may not use it any more") || strings.Contains(v.Message, "ClusterAccess") {
@@ -244,11 +245,11 @@ func TestFenceChanges(t *testing.T) {
 		}
 		return nil
 	})
-	told := make(chan sets.Set[string], 16)
-	w.controller.fleet.SubscribeFences(func(namespaces sets.Set[string]) { told <- namespaces })
+	notified := make(chan sets.Set[string], 16)
+	w.controller.fleet.SubscribeFences(func(namespaces sets.Set[string]) { notified <- namespaces })
 	update(w, fence, func(o *policyv1alpha1.ClusterAccess) { o.Spec.ClusterAffinity.ClusterNames = []string{a, b} })
 	w.waitPlaced("second-deployment", "a=1 b=1", scheduled)
-	if diff := cmp.Diff(sets.New(w.namespace), <-told); diff != "" {
+	if diff := cmp.Diff(sets.New(w.namespace), <-notified); diff != "" {
 		t.Errorf("namespaces that are decided on again (-want +got):\n%s", diff)
 	}
 
@@ -261,8 +262,8 @@ func TestFenceChanges(t *testing.T) {
 	w.waitPlaced("third-deployment", "a=1 b=1", scheduled)
 }
 
-// TestPolicyOfAClosedCluster: the status of a policy says of a cluster that is closed to its
-// namespace what it says of one that the hub does not have, until the cluster is opened.
+// TestPolicyOfAClosedCluster: the status of a policy reports a cluster that is closed to the
+// policy's namespace as a cluster that the hub does not have, until the cluster is opened.
 func TestPolicyOfAClosedCluster(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.clusters[0], w.clusters[1]
@@ -313,12 +314,12 @@ func TestDecideBehindAFenceAllocates(t *testing.T) {
 	prod := letsInto("shop")
 	prod.Spec.ClusterAffinity = &policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "7"}}}
 	s, template := fenced(t, thousand(), prod), claimedTemplate(10, policyv1alpha1.Placement{})
-	b := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, Standing{}).Spec}
+	b := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, CurrentState{}).Spec}
 	chosen := len(b.Spec.Clusters)
 	if chosen != 10 {
 		t.Fatalf("%d clusters chosen, want 10", chosen)
 	}
-	if got, most := testing.AllocsPerRun(20, func() { Decide(s, template, Standing{Binding: b}) }), float64(50+2*chosen); got > most {
+	if got, most := testing.AllocsPerRun(20, func() { Decide(s, template, CurrentState{Binding: b}) }), float64(50+2*chosen); got > most {
 		t.Errorf("%v allocations, want at most %v", got, most)
 	}
 }

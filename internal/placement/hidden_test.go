@@ -57,7 +57,7 @@ func (r drawn) cluster(name string) *fleet.Cluster {
 		c.Taints = []corev1.Taint{{Key: r.pick("gpu", "slow"), Effect: corev1.TaintEffectNoSchedule}}
 	}
 	if r.IntN(4) > 0 {
-		c.Room = free(int64(r.IntN(4)))
+		c.FreeCapacity = free(int64(r.IntN(4)))
 	}
 	return c
 }
@@ -149,7 +149,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 			for _, name := range r.names() {
 				text += fmt.Sprintf(" %s=%d", name, 1+r.IntN(3))
 			}
-			b = standing(kind, 4, before, text)
+			b = placedBinding(kind, 4, before, text)
 		}
 		whole := fenced(t, fleet.NewSnapshot(5, all...), grant)
 		for _, c := range all {
@@ -160,7 +160,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 		closed += len(all) - len(others)
 		part := fenced(t, fleet.NewSnapshot(5, others...), grant)
 
-		now := Standing{Binding: b, Young: r.half()}
+		now := CurrentState{Binding: b, Starting: r.half()}
 		if len(others) > 0 && r.IntN(4) == 0 {
 			now.Together = sets.New(others[0].Name)
 		}

@@ -11,10 +11,10 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// intended remembers the decisions that are being written to the hub. The event of a binding
-// often arrives before the response to its write, and so before the decision is remembered with
-// the UID and generation of the binding. Knows recognizes such a decision by the spec of the
-// binding.
+// intended remembers the decisions that are being written to the hub. The event of a written
+// binding often arrives before the response to the write. At that moment decisions does not have
+// the decision yet, because the UID and generation of the binding come with the response.
+// Controller.Knows then recognizes the decision by the spec of the binding.
 type intended struct {
 	mu   sync.Mutex
 	last map[binding.Template]intention
@@ -23,13 +23,14 @@ type intended struct {
 // intention is a decision that is being written.
 type intention struct {
 	spec       *workv1alpha2.BindingSpec
-	identities *fleet.Identities // the clusters that it knew
+	identities *fleet.Identities // names and UIDs of the clusters that the decision knew
 }
 
 func newIntended() *intended { return &intended{last: map[binding.Template]intention{}} }
 
-// begin remembers a decision on a template until the caller calls end. Decisions on one
-// template are written one at a time.
+// begin remembers the decision on the template k, which is going to be written, until the caller
+// calls end. Decisions on one template are written one at a time. The caller must not change spec
+// afterwards.
 func (i *intended) begin(k binding.Template, spec *workv1alpha2.BindingSpec, identities *fleet.Identities) (end func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -41,8 +42,9 @@ func (i *intended) begin(k binding.Template, spec *workv1alpha2.BindingSpec, ide
 	}
 }
 
-// knows reports whether a decision is being written that knew the Cluster with this name and
-// UID, and whose spec is that of the binding on the hub.
+// knows reports whether the spec of the binding b on the hub is that of a decision that is being
+// written. The decision must also have been made when the fleet had the Cluster with this name and
+// UID.
 func (i *intended) knows(b *workv1alpha2.ResourceBinding, cluster string, uid types.UID) bool {
 	i.mu.Lock()
 	now, ok := i.last[binding.TemplateOf(b)]

@@ -14,8 +14,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// TestKnowsWhatTheHubHasStored: a binding that the hub has stored can be acted on before the write of it is answered, in the
-// clusters that the decision knew and in no others, and a binding that says something else cannot.
+// TestKnowsWhatTheHubHasStored: apply may act on a stored binding before the write is answered.
+// This holds only for a binding equal to the decision, in the clusters that the decision knew.
 func TestKnowsWhatTheHubHasStored(t *testing.T) {
 	w := newWorld(t, 2)
 	uids := map[string]types.UID{}

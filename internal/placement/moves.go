@@ -20,59 +20,67 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Supposition is a hypothetical change of a policy or of a cluster.
+// Supposition is a hypothetical change of a policy or of a cluster. Controller.Moves computes its
+// effects.
 type Supposition struct {
-	// Policy is the name of the policy that would change, be created or be deleted.
+	// Policy is the name of the policy that would change, be created or be deleted. It is not used if
+	// Cluster is set.
 	Policy types.NamespacedName
-	// As is the policy as it would be stored. nil: the policy is deleted, unless Cluster is set.
+	// As is the policy as it would be stored. nil: the policy would be deleted. It is not used if
+	// Cluster is set.
 	As *policyv1alpha1.PropagationPolicy
 	// Cluster is the name of the cluster that would change; "": the change is about the policy.
 	Cluster string
-	// Leaves is true if the cluster would leave the fleet; else it would have Labels.
+	// Leaves is true if the cluster would leave the fleet; else its labels would be Labels.
 	Leaves bool
 	Labels map[string]string
 }
 
-// Moves is the effect of a Supposition.
+// Moves is the effect of a hypothetical change, as Controller.Moves computes it.
 type Moves struct {
-	// Early is true if the hub does not know enough yet, just after a start.
+	// Early is true if the hub knows too little just after a start. The other fields are then
+	// incomplete, and the caller tries again later.
 	Early bool
-	// Looked is the number of objects that were decided.
+	// Looked is the number of objects on which decisions were made.
 	Looked int
-	// Exact is false if the time was too short for all objects, or some objects are unknown.
+	// Exact is false if Moving may be incomplete: the context ended, an object was decided
+	// mostDecisions times, or the hub does not know some objects yet.
 	Exact bool
 	// Moving are the objects that would be placed differently, in no order.
 	Moving []Move
-	// Snapshot is the version of the fleet snapshot.
+	// Snapshot is the version of the snapshot of the fleet, see fleet.Snapshot.Version.
 	Snapshot uint64
 }
 
-// Move is an object that would be placed differently.
+// Move is an object that would be placed differently after a hypothetical change.
 type Move struct {
 	Object *unstructured.Unstructured // read-only
 	// Before is the present binding; nil: the object is placed nowhere.
 	Before *workv1alpha2.ResourceBinding
-	// After is the placement that would follow, with its evictions.
+	// After is the spec that the binding would have, with its evictions.
 	After   *workv1alpha2.BindingSpec
-	Outcome Outcome
-	// Later is true if the move waits for the next change of the object, because the policy is
-	// Lazy.
+	Outcome Outcome // of the decision that leads to After
+	// Later is true if the object moves only after its next change, because the policy has
+	// activationPreference Lazy.
 	Later bool
 }
 
-// mostDecisions bounds how often one object is decided because others move.
+// mostDecisions is how often Moves decides on one object at most: again each time that another
+// object moves on which it depends.
 const mostDecisions = 3
 
-// Moves returns what a hypothetical change would move. It decides the concerned objects one after
-// the other as Reconcile would, each with the results of those before it, and then their
-// dependencies and groups. It writes and reserves nothing, and blocks other decisions for one
-// object at a time. When ctx ends, it returns what it has.
+// Moves returns what a hypothetical change would move. It decides on the objects that the change
+// concerns, one after the other as Reconcile would, each with the results of those before it. Then
+// it decides on their dependencies and on the other members of their affinity groups. It writes and
+// reserves nothing, and blocks other decisions for one object at a time. When ctx ends, it returns
+// the moves so far, and Exact is false. Nothing moves if the fleet does not have the cluster of the
+// change.
 func (c *Controller) Moves(ctx context.Context, what Supposition) Moves {
 	if !c.working() {
 		return Moves{Early: true}
 	}
 	w := &supposed{
-		c: c, policies: c.policies, bindings: map[binding.Template]*workv1alpha2.ResourceBinding{}, needs: newNeeds(), peers: newPeers(),
+		c: c, policies: c.policies, bindings: map[binding.Template]*workv1alpha2.ResourceBinding{}, dependencyIndex: newDependencyIndex(), peers: newPeers(),
 		taken: map[string][]scheduler.Taken{}, decided: map[binding.Template]int{}, moves: map[binding.Template]Move{}, exact: true,
 	}
 	todo := c.ordered(w.suppose(what))
@@ -92,16 +100,17 @@ func (c *Controller) Moves(ctx context.Context, what Supposition) Moves {
 		}
 		todo = c.ordered(sets.New(next...).UnsortedList())
 	}
-	told := Moves{Early: w.early, Looked: len(w.decided), Exact: w.exact, Snapshot: c.fleet.Snapshot().Version()}
+	result := Moves{Early: w.early, Looked: len(w.decided), Exact: w.exact, Snapshot: c.fleet.Snapshot().Version()}
 	for k, m := range w.moves {
 		if m.Before, _ = c.bindings.Of(k); !moved(m) {
 			continue
 		}
-		told.Moving = append(told.Moving, m)
+		result.Moving = append(result.Moving, m)
 	}
-	return told
+	return result
 }
 
+// moved reports whether the clusters, or the replicas in one of them, would change.
 func moved(m Move) bool {
 	var before []workv1alpha2.TargetCluster
 	if m.Before != nil {
@@ -111,26 +120,27 @@ func moved(m Move) bool {
 }
 
 // supposed is the state of the hub after a hypothetical change, as far as it differs from the real
-// state.
+// state. Each call of Moves creates one.
 type supposed struct {
 	c        *Controller
 	policies *policy.Index
-	fleet    func(*fleet.Snapshot) *fleet.Snapshot // nil: unchanged
-	policy   *policyv1alpha1.PropagationPolicy     // the changed policy
-	compiled *scheduler.Placement
-	hash     string
+	fleet    func(*fleet.Snapshot) *fleet.Snapshot // applies the change; nil: no cluster changes
+	policy   *policyv1alpha1.PropagationPolicy     // the changed policy; nil: deleted, or none
+	compiled *scheduler.Placement                  // of policy
+	hash     string                                // of policy
 
-	bindings map[binding.Template]*workv1alpha2.ResourceBinding // after the change; nil: it is gone
-	needs    *needs                                             // of the changed bindings
-	peers    *peers                                             // of the changed bindings
-	taken    map[string][]scheduler.Taken                       // capacity, by cluster
-	decided  map[binding.Template]int                           // number of decisions
-	moves    map[binding.Template]Move
-	early    bool
-	exact    bool
+	bindings        map[binding.Template]*workv1alpha2.ResourceBinding // after the change; nil: gone
+	dependencyIndex *dependencyIndex                                   // of the changed bindings
+	peers           *peers                                             // of the changed bindings
+	taken           map[string][]scheduler.Taken                       // by the decisions, by cluster
+	decided         map[binding.Template]int                           // number of decisions
+	moves           map[binding.Template]Move
+	early           bool // see Moves.Early
+	exact           bool // see Moves.Exact
 }
 
-// suppose applies the change and returns the templates that it concerns.
+// suppose applies a hypothetical change to w. It returns the templates that the change concerns,
+// some perhaps twice; nil if the fleet does not have the cluster of the change.
 func (w *supposed) suppose(what Supposition) []binding.Template {
 	c := w.c
 	if what.Cluster != "" {
@@ -157,7 +167,8 @@ func (w *supposed) suppose(what Supposition) []binding.Template {
 		}
 		all := c.decisions.supposed(change, c.bindings)
 		for _, b := range c.bindings.All() {
-			// Not decided by this process, so it may be concerned.
+			// This process has not decided on the binding since its start. So it does not know whether
+			// the change concerns the binding.
 			if _, made := c.decisions.of(b.UID); !made {
 				all = append(all, binding.TemplateOf(b))
 			}
@@ -185,6 +196,8 @@ func (w *supposed) suppose(what Supposition) []binding.Template {
 	return all
 }
 
+// first returns the name of the policy with the first of the claims; the zero name if there are no
+// claims.
 func first(claims []policy.Claim) types.NamespacedName {
 	if len(claims) == 0 {
 		return types.NamespacedName{}
@@ -192,8 +205,10 @@ func first(claims []policy.Claim) types.NamespacedName {
 	return policy.Name(claims[0].Policy)
 }
 
-// listed returns a copy of the policy that selects the same kinds in versions that the hub lists.
-// Kinds without a watched version are skipped, because nothing of them is placed.
+// listed returns a copy of the policy p for finding the objects that it selects: each selector
+// names a version of its kind that the hub has listed. A kind that the hub watches in no version
+// stays, because none of its objects is placed. If a kind is watched and not listed in any version
+// yet, w.exact becomes false.
 func (w *supposed) listed(p *policyv1alpha1.PropagationPolicy) *policyv1alpha1.PropagationPolicy {
 	p = p.DeepCopy()
 	for _, gvk := range policy.Kinds(p) {
@@ -215,7 +230,8 @@ func (w *supposed) listed(p *policyv1alpha1.PropagationPolicy) *policyv1alpha1.P
 	return p
 }
 
-// binding returns the binding of a template after the change; nil if there is none.
+// binding returns the binding that a template has after the hypothetical change and the decisions
+// so far; nil if there is none.
 func (w *supposed) binding(k binding.Template) *workv1alpha2.ResourceBinding {
 	if b, ok := w.bindings[k]; ok {
 		return b
@@ -224,14 +240,16 @@ func (w *supposed) binding(k binding.Template) *workv1alpha2.ResourceBinding {
 	return b
 }
 
-// decide decides on a template as Reconcile does. It returns the templates that must be decided
-// because of the result.
+// decide decides on a template as Reconcile would after the hypothetical change, and records the
+// result in w. It returns the templates that must be decided because of the result. If inputs are
+// incomplete, it sets w.early or clears w.exact.
 func (w *supposed) decide(k binding.Template) []binding.Template {
 	c, b := w.c, w.binding(k)
 	o, state := c.template(k, b)
 	switch {
 	case state == presence.Unknown:
-		// Nothing of such a kind is placed.
+		// The result stays exact only if the hub watches the kind in no version and the template has no
+		// binding. Then it is not placed.
 		w.exact = w.exact && b == nil && len(c.templates.Versions(k.GroupKind)) == 0
 		return nil
 	case state == presence.Absent, gone(o), b != nil && (!b.DeletionTimestamp.IsZero() || b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID()):
@@ -242,27 +260,27 @@ func (w *supposed) decide(k binding.Template) []binding.Template {
 	switch {
 	case b == nil && (len(claims) == 0 && !somewhere(required) || !o.GetDeletionTimestamp().IsZero()):
 		return nil
-	case b != nil && len(claims) == 0 && len(required) == 0 && follower(b):
+	case b != nil && len(claims) == 0 && len(required) == 0 && dependencyOnly(b):
 		return w.becomes(k, o, b, Decision{Spec: &workv1alpha2.BindingSpec{Resource: b.Spec.Resource}})
 	}
-	t, standing := c.gather(k, o, claims, b, w.read)
+	t, current := c.gather(k, o, claims, b, w.read)
 	t.RequiredBy, t.Priority = required, priority
 	another := func(other binding.Template) bool { _, ok := w.bindings[other]; return ok || other == k }
 	if t.Groups != nil {
-		standing.Together, standing.Apart = c.peers.othersThan(another, k.Namespace, t.Groups)
+		current.Together, current.Apart = c.peers.othersThan(another, k.Namespace, t.Groups)
 		together, apart := w.peers.others(k, t.Groups)
-		standing.Together, standing.Apart = standing.Together.Union(together), standing.Apart.Union(apart)
+		current.Together, current.Apart = current.Together.Union(together), current.Apart.Union(apart)
 	}
-	d := w.on(t, standing)
+	d := w.on(t, current)
 	if d.Spec == nil {
 		w.early = true
 		return nil
 	}
 	if d.Outcome.Reason == workv1alpha2.ReasonPolicyWaits && b.Spec.Schedules() {
 		later := *b
-		later.Spec, t.Version, standing.Binding = *d.Spec, t.Version+" later", &later
+		later.Spec, t.Version, current.Binding = *d.Spec, t.Version+" later", &later
 		t.Placement, _ = w.read(claims[0].Policy)
-		if d := w.on(t, standing); d.Spec != nil {
+		if d := w.on(t, current); d.Spec != nil {
 			w.moves[k] = Move{Object: o, After: d.Spec, Outcome: d.Outcome, Later: true}
 		}
 		return nil
@@ -271,7 +289,8 @@ func (w *supposed) decide(k binding.Template) []binding.Template {
 	return w.becomes(k, o, b, d)
 }
 
-// read returns a policy's compiled placement and hash, after the change.
+// read returns the compiled placement of a policy and its hash. For the hypothetically changed
+// policy, these are the changed ones.
 func (w *supposed) read(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
 	if p == w.policy {
 		return w.compiled, w.hash
@@ -279,9 +298,9 @@ func (w *supposed) read(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placeme
 	return w.c.placements.of(p)
 }
 
-// on decides with the fleet after the change. The decision is empty while the inputs are
-// incomplete.
-func (w *supposed) on(t Template, standing Standing) Decision {
+// on decides on a template with the fleet after the hypothetical change. The decision has no Spec
+// while inputs are incomplete after a start. It may block other decisions by capacity.
+func (w *supposed) on(t Template, current CurrentState) Decision {
 	c := w.c
 	as := func(s *fleet.Snapshot) *fleet.Snapshot {
 		if w.fleet != nil {
@@ -289,19 +308,20 @@ func (w *supposed) on(t Template, standing Standing) Decision {
 		}
 		return s
 	}
-	if !byRoom(t) {
-		return Decide(as(c.fleet.Snapshot()), t, standing)
+	if !byCapacity(t) {
+		return Decide(as(c.fleet.Snapshot()), t, current)
 	}
 	if !c.known() {
 		return Decision{}
 	}
 	c.reservations.deciding.Lock()
 	defer c.reservations.deciding.Unlock()
-	return Decide(as(c.measured()).Without(w.taken), t, standing)
+	return Decide(as(c.measured()).Without(w.taken), t, current)
 }
 
-// take records the capacity that a decision takes beyond what the binding has, so that later
-// decisions see less.
+// take records the capacity that a decision takes beyond what the binding b has, so that later
+// decisions of the same call of Moves see less. want is the spec by the decision, and d what the
+// template requires. b is nil if there is no binding.
 func (w *supposed) take(b *workv1alpha2.ResourceBinding, d demand, want *workv1alpha2.BindingSpec) {
 	var before workv1alpha2.BindingSpec
 	if b != nil {
@@ -326,6 +346,7 @@ func (w *supposed) take(b *workv1alpha2.ResourceBinding, d demand, want *workv1a
 	}
 }
 
+// takes adds more to the capacity that the decisions of this call of Moves take in a cluster.
 func (w *supposed) takes(cluster string, more scheduler.Taken) {
 	all := w.taken[cluster]
 	i := slices.IndexFunc(all, func(t scheduler.Taken) bool { return t.Claim.Same() == more.Claim.Same() })
@@ -337,9 +358,11 @@ func (w *supposed) takes(cluster string, more scheduler.Taken) {
 	all[i].Objects += more.Objects
 }
 
-// requiredBy is Controller.requiredBy with the bindings and policies after the change.
-func (w *supposed) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) []Need {
-	all, after := w.c.needs.everybody(k), w.needs.everybody(k)
+// requiredBy returns the bindings that depend on the template k, as Controller.requiredBy does, but
+// after the hypothetical change: with the changed bindings and policies. o is the object of k, and
+// b its binding; nil: none.
+func (w *supposed) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) []Dependent {
+	all, after := w.c.dependencyIndex.everybody(k), w.dependencyIndex.everybody(k)
 	before := len(all)
 	maps.DeleteFunc(all, func(_ types.NamespacedName, by *workv1alpha2.ResourceBinding) bool {
 		_, another := w.bindings[binding.TemplateOf(by)]
@@ -356,11 +379,12 @@ func (w *supposed) requiredBy(k binding.Template, o *unstructured.Unstructured, 
 		return found
 	}
 	maps.Copy(all, after)
-	return needsOf(all, w.policies)
+	return dependentsOf(all, w.policies)
 }
 
-// becomes records the binding that a template would have. It returns the templates that must be
-// decided because of it: dependencies, and others of its groups.
+// becomes records the binding that the template k would have by the decision d. before is its
+// present binding; nil: none. It returns the templates that must be decided because of the
+// difference: the dependencies of k, and the other members of its workload affinity groups.
 func (w *supposed) becomes(k binding.Template, o *unstructured.Unstructured, before *workv1alpha2.ResourceBinding, d Decision) []binding.Template {
 	w.moves[k] = Move{Object: o, After: d.Spec, Outcome: d.Outcome}
 	if before != nil && equality.Semantic.DeepEqual(before.Spec, *d.Spec) {
@@ -381,12 +405,14 @@ func (w *supposed) becomes(k binding.Template, o *unstructured.Unstructured, bef
 	if w.bindings[k] = after; len(d.Spec.Clusters) == 0 && d.Spec.PolicyRef == (workv1alpha2.PolicyReference{}) {
 		w.bindings[k] = nil // the binding is gone
 	}
-	w.needs.set(after)
+	w.dependencyIndex.set(after)
 	w.peers.set(after)
 	return slices.Concat(concerned.UnsortedList(), w.groups(k, before, after))
 }
 
-// groups returns the other templates of an object's groups; nil if its clusters and groups stay.
+// groups returns the other members of the workload affinity groups that the template k has in its
+// binding before or after the change. They must be decided again. It is nil if neither the clusters
+// nor the groups of k differ. before is nil for a new binding.
 func (w *supposed) groups(k binding.Template, before, after *workv1alpha2.ResourceBinding) []binding.Template {
 	groups := []*workv1alpha2.WorkloadAffinityGroups{after.Spec.WorkloadAffinityGroups}
 	if before != nil {

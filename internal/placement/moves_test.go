@@ -44,15 +44,15 @@ func (w *world) places() places {
 }
 
 // moves returns the moves of a supposition, as soon as the controller knows enough.
-func (w *world) moves(what Supposition) (told Moves) {
+func (w *world) moves(what Supposition) (predicted Moves) {
 	w.t.Helper()
 	w.eventually("moves", func() error {
-		if told = w.controller.Moves(w.ctx, what); told.Early || !told.Exact {
-			return fmt.Errorf("too early: %+v", told)
+		if predicted = w.controller.Moves(w.ctx, what); predicted.Early || !predicted.Exact {
+			return fmt.Errorf("too early: %+v", predicted)
 		}
 		return nil
 	})
-	return told
+	return predicted
 }
 
 // removeOthers removes the bindings that other tests left behind: a supposition about clusters
@@ -82,9 +82,9 @@ func (w *world) removeOthers() {
 }
 
 // after returns the placements that would follow from the predicted moves.
-func (p places) after(told Moves) places {
+func (p places) after(predicted Moves) places {
 	next := maps.Clone(p)
-	for _, m := range told.Moving {
+	for _, m := range predicted.Moving {
 		k := m.Object.GetKind() + " " + m.Object.GetName()
 		if next[k] = targetsOf(m.After.Clusters); next[k] == "" {
 			delete(next, k)
@@ -138,7 +138,7 @@ func (w *world) held(what string, want places, stored *policyv1alpha1.Propagatio
 			}
 		}
 		if diff := cmp.Diff(want, w.places()); diff != "" {
-			return fmt.Errorf("(-told +is)\n%s", diff)
+			return fmt.Errorf("(-predicted +is)\n%s", diff)
 		}
 		return nil
 	})
@@ -147,12 +147,12 @@ func (w *world) held(what string, want places, stored *policyv1alpha1.Propagatio
 // TestMovesAreWhatMoves: random policies are created, edited and deleted. Each time the predicted
 // moves come true, and nothing else moves.
 func TestMovesAreWhatMoves(t *testing.T) {
-	const seed, rounds = 7, 24
+	const seed, iterations = 7, 24
 	random := rand.New(rand.NewPCG(seed, seed))
 	w := newWorld(t, 4)
 	w.change(func(f *fakeFleet) {
 		for _, c := range w.clusters {
-			f.room[c] = int64(20 + random.IntN(20))
+			f.capacity[c] = int64(20 + random.IntN(20))
 		}
 	})
 	for i := range webs {
@@ -167,8 +167,8 @@ func TestMovesAreWhatMoves(t *testing.T) {
 	// Watches both kinds.
 	w.create(w.policy("none", policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "none"}, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}))
 	var stored []*policyv1alpha1.PropagationPolicy
-	told := 0
-	for round := range rounds {
+	predicted := 0
+	for round := range iterations {
 		var p *policyv1alpha1.PropagationPolicy
 		if n := len(stored); n < 3 || n < 5 && random.IntN(3) == 0 {
 			p = w.policy(fmt.Sprint("p-", round))
@@ -205,7 +205,7 @@ func TestMovesAreWhatMoves(t *testing.T) {
 		}
 		before := w.places()
 		moves := w.moves(what)
-		told += len(moves.Moving)
+		predicted += len(moves.Moving)
 		if made {
 			w.create(p)
 			stored = append(stored, p)
@@ -214,8 +214,8 @@ func TestMovesAreWhatMoves(t *testing.T) {
 		}
 		w.held(fmt.Sprintf("seed %d, round %d, %+v", seed, round, p.Spec), before.after(moves), p)
 	}
-	if told < rounds {
-		t.Errorf("only %d moves were told in %d rounds", told, rounds)
+	if predicted < iterations {
+		t.Errorf("only %d moves were predicted in %d iterations", predicted, iterations)
 	}
 	// The prediction for a deleted policy names the next policy. For the last one, it says that
 	// placements stay.
@@ -264,9 +264,9 @@ func TestMovesOfClusters(t *testing.T) {
 		{c, gold, b + "=3 " + c + "=3"},
 		{b, nil, c + "=6"},
 	} {
-		told := w.moves(Supposition{Cluster: step.cluster, Leaves: step.labels == nil, Labels: step.labels})
-		if diff := cmp.Diff(step.want, w.places().after(told)["Deployment web"]); diff != "" {
-			t.Fatalf("%+v: (-want +told)\n%s", step, diff)
+		predicted := w.moves(Supposition{Cluster: step.cluster, Leaves: step.labels == nil, Labels: step.labels})
+		if diff := cmp.Diff(step.want, w.places().after(predicted)["Deployment web"]); diff != "" {
+			t.Fatalf("%+v: (-want +predicted)\n%s", step, diff)
 		}
 		cluster := &clusterv1alpha1.Cluster{}
 		if err := w.client.Get(w.ctx, types.NamespacedName{Name: step.cluster}, cluster); err != nil {
@@ -295,8 +295,8 @@ func TestMovesOfClusters(t *testing.T) {
 			}
 		}
 	}
-	if told := w.moves(Supposition{Cluster: "nowhere", Leaves: true}); told.Looked != 0 {
-		t.Errorf("of a cluster that is not there: %+v", told)
+	if predicted := w.moves(Supposition{Cluster: "nowhere", Leaves: true}); predicted.Looked != 0 {
+		t.Errorf("of a cluster that is not there: %+v", predicted)
 	}
 }
 
@@ -304,8 +304,8 @@ func TestMovesOfClusters(t *testing.T) {
 // exact. Of two moves that need the same capacity, one gets it.
 func TestMovesOfALazyPolicy(t *testing.T) {
 	w := newWorld(t, 2)
-	w.rooms(3)
-	p := w.byRoom()
+	w.setCapacity(3)
+	p := w.byCapacity()
 	w.create(p)
 	w.burst("web", 2, 2)
 	w.eventually("both are placed, as the controller knows", func() error {
@@ -319,9 +319,9 @@ func TestMovesOfALazyPolicy(t *testing.T) {
 	edited.Generation++
 	edited.Spec.ActivationPreference = policyv1alpha1.LazyActivation
 	edited.Spec.Placement.ReplicaScheduling = nil
-	told := w.moves(Supposition{Policy: policy.Name(p), As: edited})
-	if len(told.Moving) != 2 || !told.Moving[0].Later || !told.Moving[1].Later || len(told.Moving[0].After.Clusters) != 2 {
-		t.Errorf("%+v", told)
+	predicted := w.moves(Supposition{Policy: policy.Name(p), As: edited})
+	if len(predicted.Moving) != 2 || !predicted.Moving[0].Later || !predicted.Moving[1].Later || len(predicted.Moving[0].After.Clusters) != 2 {
+		t.Errorf("%+v", predicted)
 	}
 	ended, end := context.WithCancel(w.ctx)
 	end()

@@ -16,19 +16,19 @@ import (
 	"orrery.dev/orrery/internal/queue"
 )
 
-// longestNames bounds the annotation with the names of all clusters: an API server accepts 256
-// KiB of annotations.
+// longestNames is the greatest length of the annotation with the names of all clusters, in bytes.
+// An API server accepts 256 KiB of annotations.
 const longestNames = 200 << 10
 
-// namesWriter writes the names of the fleet's clusters into an annotation of the namespace of
-// the clusters' credentials. The hub's API server has that namespace in memory, and warns of a
-// policy that names another cluster. The annotation may be a moment old, and serves only these
-// warnings.
+// namesWriter writes the names of the fleet's clusters into an annotation of the namespace that has
+// the clusters' credentials. The hub's API server has that namespace in memory. It warns a user who
+// writes a policy that names a cluster which is not in the annotation. The annotation may be a
+// moment old, and serves only these warnings.
 type namesWriter struct {
 	client client.Client
-	reader client.Reader // not cached
-	names  func() (names []string, known bool)
-	synced toolscache.InformerSynced
+	reader client.Reader                       // reads the namespace without a cache
+	names  func() (names []string, known bool) // of all clusters
+	synced toolscache.InformerSynced           // whether the clusters are listed
 	queue  *queue.Queue[struct{}]
 
 	written *string // the value that this process wrote or found; nil: unknown
@@ -40,7 +40,8 @@ func newNamesWriter(c client.Client, reader client.Reader, synced toolscache.Inf
 	return n
 }
 
-// Start implements manager.Runnable.
+// Start implements manager.Runnable. It writes the names once the clusters are listed, and
+// after each change, until ctx ends. It returns nil.
 func (n *namesWriter) Start(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), n.synced) {
 		return nil // ctx has ended
@@ -50,9 +51,12 @@ func (n *namesWriter) Start(ctx context.Context) error {
 	return nil
 }
 
-// changed queues a write of the names.
+// changed queues a write of the names. It may be called before Start.
 func (n *namesWriter) changed() { n.queue.Add(struct{}{}) }
 
+// write writes the annotation if its value differs. If the names are longer than longestNames, it
+// writes "", which ends the warnings. It writes nothing while the names are unknown, or if the
+// namespace does not exist.
 func (n *namesWriter) write(ctx context.Context, _ struct{}) queue.Next {
 	names, known := n.names()
 	if !known {
@@ -77,7 +81,7 @@ func (n *namesWriter) write(ctx context.Context, _ struct{}) queue.Next {
 	case err == nil:
 		n.written = &wanted
 		return queue.Next{}
-	// The hub creates the namespace before it starts.
+	// The namespace exists before the hub starts. If it is missing, nothing is written.
 	case ctx.Err() != nil || apierrors.IsNotFound(err):
 		return queue.Next{}
 	default:

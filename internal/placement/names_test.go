@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// The names of the clusters are written when one comes or goes, and only then: no start writes them anew.
+// TestTheNamesOfTheClustersAreWritten: the names of the clusters are written when a cluster
+// joins or leaves, and only then. A restart does not write them again.
 func TestTheNamesOfTheClustersAreWritten(t *testing.T) {
 	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
 	if err != nil {

@@ -18,22 +18,25 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// A template that is deleted with propagation Orphan leaves in clusters what its copies own, such
-// as pods. They need the dependencies of the template there. The bindings of the dependencies
-// remember it until the template is placed there again. docs/design/0023-deletion-propagation.md.
+// A template that is deleted with propagation Orphan leaves behind in clusters what its copies own,
+// such as pods. These orphans need the dependencies of the template in the same clusters. So the
+// binding of each dependency names the deleted template until the template is placed in these
+// clusters again. See docs/design/0023-deletion-propagation.md.
 
 const (
-	// mostOrphans bounds the templates that a binding names in requiredByOrphans. One more entry
-	// has the clusters of all others.
+	// mostOrphans is the number of deleted templates that a binding names in requiredByOrphans at
+	// most. One more entry, without a name, has the clusters of all others.
 	mostOrphans = 20
-	// waitPatience is the time after which the binding of a template reports that its deletion
-	// waits for the bindings of its dependencies.
+	// waitPatience is how long a deletion waits for the bindings of the dependencies before
+	// DeletionWait returns a message about it.
 	waitPatience = 10 * time.Second
 )
 
-// requiredByOrphans returns the templates whose orphans need the template k: those that its binding
-// b (nil: none) names, and those that are being deleted now.
-func (c *Controller) requiredByOrphans(k binding.Template, required []Need, b *workv1alpha2.ResourceBinding) []workv1alpha2.OrphaningTemplate {
+// requiredByOrphans returns the deleted templates whose orphans in clusters need the template k, in
+// the form in which a binding stores them; nil: none. These are the templates that the binding b of
+// k (nil: none) names, and those of the dependents in required that are being deleted now. A
+// template that is placed in a cluster again has no orphans there.
+func (c *Controller) requiredByOrphans(k binding.Template, required []Dependent, b *workv1alpha2.ResourceBinding) []workv1alpha2.OrphaningTemplate {
 	all := map[binding.Template]sets.Set[string]{}
 	add := func(of binding.Template, clusters []string) {
 		if all[of] == nil {
@@ -46,15 +49,15 @@ func (c *Controller) requiredByOrphans(k binding.Template, required []Need, b *w
 			add(orphaning(k.Namespace, o), o.Clusters)
 		}
 	}
-	if len(all) == 0 && !slices.ContainsFunc(required, func(n Need) bool { return orphans(n.Binding) }) {
+	if len(all) == 0 && !slices.ContainsFunc(required, func(n Dependent) bool { return orphans(n.Binding) }) {
 		return nil
 	}
-	for _, by := range c.needs.everybody(k) {
+	for _, by := range c.dependencyIndex.everybody(k) {
 		switch of := binding.TemplateOf(by); {
 		case orphans(by):
 			add(of, whereabouts(&by.Spec))
 		case all[of] != nil && by.DeletionTimestamp.IsZero():
-			// The template is placed there again, and has adopted its orphans.
+			// The template is placed in these clusters again, and has adopted its orphans there.
 			all[of].Delete(whereabouts(&by.Spec)...)
 		}
 	}
@@ -66,12 +69,15 @@ func orphans(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.DeletionPropagation == metav1.DeletePropagationOrphan
 }
 
+// orphaning returns the key of a deleted template that a binding in the namespace names in
+// requiredByOrphans.
 func orphaning(namespace string, o workv1alpha2.OrphaningTemplate) binding.Template {
 	return binding.Template{GroupKind: schema.GroupKind{Group: o.Group, Kind: o.Kind}, Namespace: namespace, Name: o.Name}
 }
 
-// orphaningTemplates returns templates and their clusters as a binding stores them: sorted, and
-// at most mostOrphans by name.
+// orphaningTemplates returns deleted templates and the clusters with their orphans in the form in
+// which a binding stores them: sorted, and at most mostOrphans. One more entry without a kind has
+// the clusters of all others.
 func orphaningTemplates(all map[binding.Template]sets.Set[string]) []workv1alpha2.OrphaningTemplate {
 	var named []workv1alpha2.OrphaningTemplate
 	others := sets.New[string]()
@@ -98,8 +104,8 @@ func orphaningTemplates(all map[binding.Template]sets.Set[string]) []workv1alpha
 	return named
 }
 
-// inFleet returns the entries with only those clusters that are in the fleet, and without entries
-// that have none.
+// inFleet returns copies of the entries of requiredByOrphans without clusters that are not in the
+// fleet. Entries without clusters are left out.
 func inFleet(s *fleet.Snapshot, all []workv1alpha2.OrphaningTemplate) []workv1alpha2.OrphaningTemplate {
 	var left []workv1alpha2.OrphaningTemplate
 	for _, o := range all {
@@ -114,8 +120,9 @@ func inFleet(s *fleet.Snapshot, all []workv1alpha2.OrphaningTemplate) []workv1al
 	return left
 }
 
-// behind returns the dependencies of a template that is deleted with propagation Orphan whose
-// bindings do not say yet that their copies stay with the orphans.
+// behind returns the dependencies for which the deletion of the binding b waits, sorted, and
+// requeues them. The template of b is deleted with propagation Orphan, and the bindings of these
+// dependencies do not say yet that their copies stay with the orphans.
 func (c *Controller) behind(b *workv1alpha2.ResourceBinding) []binding.Template {
 	var behind []binding.Template
 	for t := range followed(b) {
@@ -130,10 +137,10 @@ func (c *Controller) behind(b *workv1alpha2.ResourceBinding) []binding.Template 
 	return behind
 }
 
-// staysWith reports whether the binding f of a dependency says that its copies stay where the
-// template of b leaves orphans.
+// staysWith reports whether the copies of a dependency stay in all clusters in which the template
+// of b, which is being deleted, leaves orphans. f is the binding of the dependency, which says so.
 func staysWith(f, b *workv1alpha2.ResourceBinding) bool {
-	if follower(f) && !f.Spec.PreserveResourcesOnDeletion {
+	if dependencyOnly(f) && !f.Spec.PreserveResourcesOnDeletion {
 		return false
 	}
 	kept := sets.New[string]()
@@ -146,12 +153,12 @@ func staysWith(f, b *workv1alpha2.ResourceBinding) bool {
 	return !slices.ContainsFunc(whereabouts(&b.Spec), func(cluster string) bool { return here.Has(cluster) && !kept.Has(cluster) })
 }
 
-// orphanWaits has the deletions that wait for the bindings of dependencies, and the errors of
-// the writes of those bindings.
+// orphanWaits has the deletions with propagation Orphan that wait until the bindings of the
+// dependencies are written, and the errors of such writes. It is safe for concurrent use.
 type orphanWaits struct {
 	mu     sync.Mutex
-	since  map[types.UID]time.Time
-	says   map[types.UID]string
+	since  map[types.UID]time.Time     // when the wait began, by UID of the deleted binding
+	says   map[types.UID]string        // message for users, by UID of the deleted binding
 	failed map[binding.Template]string // the error of the last write of a binding
 }
 
@@ -159,8 +166,8 @@ func newOrphanWaits() *orphanWaits {
 	return &orphanWaits{since: map[types.UID]time.Time{}, says: map[types.UID]string{}, failed: map[binding.Template]string{}}
 }
 
-// wrote records the error of the last write of a template's binding; nil: it succeeded.
-// Conflicts and objects that exist already or are gone are no errors here.
+// wrote records the error of the last write of a template's binding; nil: the write succeeded. The
+// errors Conflict, AlreadyExists and NotFound count as success here.
 func (w *orphanWaits) wrote(k binding.Template, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,7 +178,7 @@ func (w *orphanWaits) wrote(k binding.Template, err error) {
 	w.failed[k] = err.Error()
 }
 
-// forget forgets a binding.
+// forget removes what is recorded about a binding and its template.
 func (w *orphanWaits) forget(b *workv1alpha2.ResourceBinding) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,9 +187,10 @@ func (w *orphanWaits) forget(b *workv1alpha2.ResourceBinding) {
 	delete(w.failed, binding.TemplateOf(b))
 }
 
-// wait records that the deletion of a binding waits for the bindings of the dependencies
-// behind. If that takes longer than waitPatience, the binding reports it. wait returns the
-// delay until the next check.
+// wait records that the deletion of the binding b waits for the bindings of the dependencies in
+// behind. If that takes longer than c.waitPatience, DeletionWait returns a message for b, and the
+// subscribers are notified of each new message. wait does not block: it returns the delay until the
+// next check.
 func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Template) time.Duration {
 	w := c.waits
 	w.mu.Lock()
@@ -201,8 +209,8 @@ func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Temp
 		}
 		reasons = append(reasons, reason)
 	}
-	text := fmt.Sprintf("%s was deleted with propagation Orphan, and its copies stay until the bindings of what follows it say that this stays, too; these do not: %s; "+
-		"see why they cannot be written, or go on without them: delete the binding %s", binding.TemplateOf(b), some(reasons), b.Name)
+	text := fmt.Sprintf("%s was deleted with propagation Orphan, and its copies are not released before its dependencies are marked to stay, too; not marked yet: %s; "+
+		"find out why these bindings cannot be written, or continue without them: delete the binding %s", binding.TemplateOf(b), some(reasons), b.Name)
 	news := w.says[b.UID] != text
 	w.says[b.UID] = text
 	w.mu.Unlock()
@@ -212,8 +220,9 @@ func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Temp
 	return settledLook
 }
 
-// DeletionWait returns why the deletion of a binding waits although its template is gone; "" if
-// it does not wait.
+// DeletionWait returns a message for users if the deletion of the binding with this UID has waited
+// longer than waitPatience. It waits if its template was deleted with propagation Orphan and the
+// bindings of its dependencies are not written yet. Otherwise the result is "".
 func (c *Controller) DeletionWait(uid types.UID) string {
 	c.waits.mu.Lock()
 	defer c.waits.mu.Unlock()

@@ -20,8 +20,9 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// What a template leaves in a cluster that is deleted with propagation Orphan keeps there what it
-// needs, also where others need that elsewhere, until the template is there again.
+// TestWhatOrphansNeedStays: when a template is deleted with propagation Orphan, its
+// dependencies stay in its clusters until the template exists again. This holds also if others
+// need them in other clusters.
 func TestWhatOrphansNeedStays(t *testing.T) {
 	for name, own := range map[string]bool{"FollowsAnother": false, "HasAPolicyOfItsOwn": true} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +61,7 @@ func TestWhatOrphansNeedStays(t *testing.T) {
 			if err := w.client.Delete(w.ctx, web, client.PropagationPolicy(orphan)); err != nil {
 				t.Fatal(err)
 			}
-			w.told(b)
+			w.awaitDeletion(b)
 			if got := w.binding("conf-configmap").Spec.RequiredByOrphans; !cmp.Equal(got, needed) {
 				t.Errorf("once the binding of the template is deleted, that of what follows it says %+v", got)
 			}
@@ -74,14 +75,15 @@ func TestWhatOrphansNeedStays(t *testing.T) {
 			b = w.waitPlaced("web-deployment", "a=1", scheduled)
 			says("the template is there again", "a b", nil)
 			w.delete(again)
-			w.told(b)
+			w.awaitDeletion(b)
 			w.release(b)
 			says("nothing is left that needs it", "b -a", nil)
 		})
 	}
 }
 
-// The templates that a binding names are bounded: of those beyond it has the clusters.
+// TestOrphaningTemplatesAreBounded: a binding names a bounded number of templates. One more
+// entry has the clusters of all others.
 func TestOrphaningTemplatesAreBounded(t *testing.T) {
 	all := map[binding.Template]sets.Set[string]{}
 	for i := range mostOrphans + 2 {
@@ -103,8 +105,9 @@ func TestOrphaningTemplatesAreBounded(t *testing.T) {
 	}
 }
 
-// A deletion with propagation Orphan that waits for a binding that cannot be written says so, why,
-// and the way out, and goes on once the binding can be written.
+// TestADeletionSaysForWhatItWaits: a deletion with propagation Orphan waits while the binding
+// of a dependency cannot be written. It reports that, the reason and what to do, and continues
+// once the binding can be written.
 func TestADeletionSaysForWhatItWaits(t *testing.T) {
 	w := newWorld(t, 1)
 	w.stop()
@@ -138,7 +141,7 @@ func TestADeletionSaysForWhatItWaits(t *testing.T) {
 		t.Fatal("its copies are deleted before what they need is kept")
 	}
 	w.delete(refused)
-	w.told(b)
+	w.awaitDeletion(b)
 	if now := w.binding("conf-configmap"); now.UID != follows.UID || !now.Spec.PreserveResourcesOnDeletion {
 		t.Errorf("the binding of what follows says %+v", now.Spec)
 	}
@@ -146,7 +149,7 @@ func TestADeletionSaysForWhatItWaits(t *testing.T) {
 	w.release(follows)
 }
 
-// refuse has the hub refuse each change of a binding.
+// refuse makes the hub refuse each change of a binding, until the returned object is deleted.
 func (w *world) refuse(name string) client.Object {
 	w.t.Helper()
 	id := w.namespace + "-" + name
@@ -189,7 +192,8 @@ func (w *world) refuse(name string) client.Object {
 	return bound
 }
 
-// The error of a write is kept only while the binding can be written again.
+// TestErrorsOfWritesAreForgotten: the error of a write is dropped when a later write succeeds,
+// or when the binding is gone.
 func TestErrorsOfWritesAreForgotten(t *testing.T) {
 	b := &workv1alpha2.ResourceBinding{}
 	b.Namespace, b.Spec.Resource = "shop", workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Name: "conf"}

@@ -12,7 +12,9 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// groupsOf returns the groups of an object by the workloadAffinity of its policy; nil: none.
+// groupsOf returns the affinity group and the anti-affinity group of an object. A group is
+// KEY=VALUE of the label that the workloadAffinity of its policy names. The result is nil if the
+// object belongs to no group.
 func groupsOf(o *unstructured.Unstructured, affinity *policyv1alpha1.WorkloadAffinity) *workv1alpha2.WorkloadAffinityGroups {
 	if affinity == nil {
 		return nil
@@ -34,29 +36,30 @@ func groupsOf(o *unstructured.Unstructured, affinity *policyv1alpha1.WorkloadAff
 	return &groups
 }
 
-// peers indexes by group in which clusters objects are placed, as the written bindings say. Objects
-// of one namespace that have groups are decided one after the other, until the binding is written.
-// Otherwise two objects of an anti-affinity group could miss each other.
+// peers indexes in which clusters the members of each workload affinity group are placed, by the
+// written bindings. Objects of one namespace that belong to groups are decided one after the other,
+// each only when the binding of the previous one is written. Otherwise two members of an
+// anti-affinity group could choose the same cluster. It is safe for concurrent use.
 type peers struct {
 	mu       sync.Mutex
 	entries  map[binding.Template]peer
 	groups   map[peerGroup]sets.Set[binding.Template]
-	deciding map[string]*sync.Mutex // by namespace
+	deciding map[string]*sync.Mutex // held during a decision, by namespace
 }
 
-// peerGroup is a group of objects.
+// peerGroup is the key of an affinity group or, if apart is true, of an anti-affinity group.
 type peerGroup struct {
 	namespace, name string
 	apart           bool
 }
 
-// peer is the placement of an object that has groups.
+// peer is the placement of an object that belongs to groups, as its binding says.
 type peer struct {
 	uid        types.UID // UID of the binding
 	generation int64     // generation of the binding
 	groups     []peerGroup
 	placed     sets.Set[string] // target clusters
-	leaving    sets.Set[string] // clusters that it moves out of
+	leaving    sets.Set[string] // clusters that the object moves out of
 }
 
 func newPeers() *peers {
@@ -65,24 +68,26 @@ func newPeers() *peers {
 	}
 }
 
-// enter blocks until no other object with groups of the namespace is being decided. The caller
-// calls leave when the binding is written. Without groups, enter returns at once.
+// enter blocks until no other object of k's namespace that belongs to groups is being decided.
+// groups are those of k; nil: enter returns at once. The caller calls leave once, when the binding
+// of k is written or the decision is dropped.
 func (p *peers) enter(k binding.Template, groups *workv1alpha2.WorkloadAffinityGroups) (leave func()) {
 	if groups == nil {
 		return func() {}
 	}
 	p.mu.Lock()
-	turn := p.deciding[k.Namespace]
-	if turn == nil {
-		turn = &sync.Mutex{}
-		p.deciding[k.Namespace] = turn
+	lock := p.deciding[k.Namespace]
+	if lock == nil {
+		lock = &sync.Mutex{}
+		p.deciding[k.Namespace] = lock
 	}
 	p.mu.Unlock()
-	turn.Lock()
-	return turn.Unlock
+	lock.Lock()
+	return lock.Unlock
 }
 
-// others returns the clusters that other objects of the object's groups are in; nil without groups.
+// others returns the clusters with other members of the groups of the object k: together has those
+// of its affinity group, apart those of its anti-affinity group. Both are nil if groups is nil.
 func (p *peers) others(k binding.Template, groups *workv1alpha2.WorkloadAffinityGroups) (together, apart sets.Set[string]) {
 	if groups == nil {
 		return nil, nil
@@ -90,8 +95,9 @@ func (p *peers) others(k binding.Template, groups *workv1alpha2.WorkloadAffinity
 	return p.othersThan(func(other binding.Template) bool { return other == k }, k.Namespace, groups)
 }
 
-// othersThan returns the clusters of the objects in the groups, except objects for which out
-// returns true. apart includes clusters that objects are moving out of.
+// othersThan returns the clusters with members of the groups, without members for which out returns
+// true. together has those of the affinity group, apart those of the anti-affinity group, including
+// clusters that members are moving out of.
 func (p *peers) othersThan(out func(binding.Template) bool, namespace string, groups *workv1alpha2.WorkloadAffinityGroups) (together, apart sets.Set[string]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +116,8 @@ func (p *peers) othersThan(out func(binding.Template) bool, namespace string, gr
 	return together, apart
 }
 
-// members returns the objects in the groups.
+// members returns the objects that belong to the groups of a namespace, in no order, some perhaps
+// twice; nil if groups is nil.
 func (p *peers) members(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []binding.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,6 +128,8 @@ func (p *peers) members(namespace string, groups *workv1alpha2.WorkloadAffinityG
 	return all
 }
 
+// groupKeys returns the keys of an object's groups in its namespace: none, one or two; nil if
+// groups is nil.
 func groupKeys(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []peerGroup {
 	var keys []peerGroup
 	if groups != nil && groups.AffinityGroup != "" {
@@ -132,8 +141,9 @@ func groupKeys(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []
 	return keys
 }
 
-// set records where a binding places its object, unless a newer generation is recorded. It returns
-// the objects that must be decided again.
+// set records in which clusters a binding places its object, unless this or a newer generation of
+// the binding is recorded. It returns the other members of the object's groups, which must be
+// decided again; nil if nothing changed for them.
 func (p *peers) set(b *workv1alpha2.ResourceBinding) []binding.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +182,9 @@ func sameGroups(a, b []peerGroup) bool {
 	return sets.New(a...).Equal(sets.New(b...))
 }
 
-// forget removes a deleted binding and returns the objects that must be decided again.
+// forget removes the object of a deleted binding, and returns the other members of its groups,
+// which must be decided again. If another binding of the object is recorded, or none, it does
+// nothing.
 func (p *peers) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,8 +195,8 @@ func (p *peers) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
 	return p.remove(k).Delete(k).UnsortedList()
 }
 
-// remove removes an object from its groups and returns their members, itself included. The caller
-// holds mu.
+// remove removes an object from its groups and returns the members that these had, the object
+// included. The caller holds p.mu.
 func (p *peers) remove(k binding.Template) sets.Set[binding.Template] {
 	members := sets.New[binding.Template]()
 	for _, g := range p.entries[k].groups {

@@ -19,7 +19,7 @@ import (
 
 // inGroup returns a binding whose template is in groups.
 func inGroup(name string, generation int64, together, apart, where string) *workv1alpha2.ResourceBinding {
-	b := standing("", 0, policyv1alpha1.Placement{}, where)
+	b := placedBinding("", 0, policyv1alpha1.Placement{}, where)
 	b.Name, b.UID, b.Generation, b.Spec.Resource.Name = name, types.UID(name), generation, name
 	if together != "" || apart != "" {
 		b.Spec.WorkloadAffinityGroups = &workv1alpha2.WorkloadAffinityGroups{AffinityGroup: together, AntiAffinityGroup: apart}

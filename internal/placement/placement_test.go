@@ -101,7 +101,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	w.waitStatus(p, 10, map[string]string{ready: policyv1alpha1.ReasonReady})
 
 	w.stop()
-	w.change(func(f *fakeFleet) { // at first, no cluster was asked yet
+	w.change(func(f *fakeFleet) { // at first, no cluster has answered
 		for _, c := range w.clusters {
 			f.unreachable[c], f.presence[c] = true, presence.Unknown
 		}
@@ -154,7 +154,7 @@ func TestNewWorkloadsWaitForTheFleet(t *testing.T) {
 	w.create(deployment("whole", 4, nil))
 	w.start()
 	w.waitPlaced("whole-deployment", "a=4", scheduled)
-	w.waitStatus(split, 1, map[string]string{ready: policyv1alpha1.ReasonReady}) // it was looked at
+	w.waitStatus(split, 1, map[string]string{ready: policyv1alpha1.ReasonReady}) // it was decided
 	if b := w.binding("split-deployment"); b != nil {
 		t.Errorf("placed %q too early", w.placed(b))
 	}
@@ -188,7 +188,7 @@ func TestClaimPrecedence(t *testing.T) {
 	follow("PropagationPolicy", "z")
 	w.waitStatus(wide, 0, map[string]string{
 		ready: policyv1alpha1.ReasonLostClaim, claimed: policyv1alpha1.ReasonLostClaim, disputed: policyv1alpha1.ReasonLostClaim,
-	}, fmt.Sprintf("Deployment %s/web is claimed by PropagationPolicy %s/z", w.namespace, w.namespace))
+	}, fmt.Sprintf("Deployment %s/web: overruled by PropagationPolicy %s/z (", w.namespace, w.namespace))
 
 	a := w.policy("a", deployments())
 	w.create(a)
@@ -275,7 +275,7 @@ func TestPolicyEdit(t *testing.T) {
 // and moves nothing.
 func TestPolicyEditThatChangesNothing(t *testing.T) {
 	w := newWorld(t, 2)
-	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 10, 10 })
+	w.change(func(f *fakeFleet) { f.capacity[w.clusters[0]], f.capacity[w.clusters[1]] = 10, 10 })
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{
 		DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas,
@@ -290,7 +290,7 @@ func TestPolicyEditThatChangesNothing(t *testing.T) {
 	before := len(w.recorder.of("/resourcebindings"))
 
 	// If they were divided again, everything would move to the second cluster.
-	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 0, 1000 })
+	w.change(func(f *fakeFleet) { f.capacity[w.clusters[0]], f.capacity[w.clusters[1]] = 0, 1000 })
 	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
 		p.Spec.Priority = 7
 		p.Spec.ResourceSelectors = append(p.Spec.ResourceSelectors, policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "none"})
@@ -317,7 +317,7 @@ func TestScale(t *testing.T) {
 	w.stop()
 	w.capacityRetry = shortRetry
 	w.start()
-	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 30, 10 })
+	w.change(func(f *fakeFleet) { f.capacity[w.clusters[0]], f.capacity[w.clusters[1]] = 30, 10 })
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{
 		DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas,
@@ -326,7 +326,7 @@ func TestScale(t *testing.T) {
 	web := deployment("web", 4, nil)
 	w.create(web)
 	w.waitPlaced("web-deployment", "a=3 b=1", scheduled)
-	w.change(func(f *fakeFleet) { f.room[w.clusters[0]] = 0 })
+	w.change(func(f *fakeFleet) { f.capacity[w.clusters[0]] = 0 })
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(6)) })
 	w.waitPlaced("web-deployment", "a=3 b=3", scheduled)
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(100)) })
@@ -337,7 +337,7 @@ func TestScale(t *testing.T) {
 	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "13 of 100 replicas") {
 		t.Errorf("outcome %+v", v)
 	}
-	w.change(func(f *fakeFleet) { f.room[w.clusters[1]] = 1000 })
+	w.change(func(f *fakeFleet) { f.capacity[w.clusters[1]] = 1000 })
 	w.waitPlaced("web-deployment", "a=3 b=97", scheduled)
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(0)) })
 	w.waitPlaced("web-deployment", "a=0 b=0", scheduled)
@@ -411,6 +411,13 @@ func TestFlapsDecideNothing(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 	w.settle("web")
+	// The joins of both clusters concern web. They are handled some time after they are known.
+	w.eventually("the joins are handled", func() error {
+		if n := w.controller.decisions.seen(); n < uint64(len(w.clusters)) {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
 	// Other work for web, such as the event of its own write, was queued earlier. It is done when
 	// this Deployment is placed.
 	w.create(deployment("last", 1, nil))
@@ -783,10 +790,10 @@ func TestBindingName(t *testing.T) {
 
 func TestSubscribe(t *testing.T) {
 	w := newWorld(t, 1)
-	told := make(chan types.NamespacedName, 100)
+	notified := make(chan types.NamespacedName, 100)
 	w.controller.Subscribe(func(b types.NamespacedName) {
 		select {
-		case told <- b:
+		case notified <- b:
 		default:
 		}
 	})
@@ -795,7 +802,7 @@ func TestSubscribe(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1", scheduled)
 	w.eventually("call", func() error {
 		select {
-		case b := <-told:
+		case b := <-notified:
 			if b == (types.NamespacedName{Namespace: w.namespace, Name: "web-deployment"}) {
 				return nil
 			}

@@ -13,20 +13,22 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// placements caches compiled placements of policies.
+// placements caches the compiled form of spec.placement of policies, by policy. The zero value is
+// empty and can be used. It is safe for concurrent use.
 type placements struct {
 	mu   sync.RWMutex
 	read map[types.NamespacedName]placement
 }
 
+// placement is the compiled spec.placement of one policy.
 type placement struct {
 	policy   *policyv1alpha1.PropagationPolicy // the policy that was compiled
 	hash     string
 	compiled *scheduler.Placement
 }
 
-// of returns the compiled placement of a policy and its hash. An edit that does not change the
-// placement keeps both.
+// of returns the compiled spec.placement of a policy, and its hash. An edit of the policy that does
+// not change spec.placement keeps both. p must not be changed afterwards.
 func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
 	name := policy.Name(p)
 	ps.mu.RLock()
@@ -48,7 +50,7 @@ func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placem
 	return next.compiled, next.hash
 }
 
-// readPlacement returns the same as placements.of, without the cache.
+// readPlacement compiles spec.placement of a policy and returns it with its hash, without a cache.
 func readPlacement(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
 	compiled := scheduler.Compile(p.Spec.Placement)
 	if p.Namespace == "" {
@@ -57,14 +59,14 @@ func readPlacement(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, s
 	return compiled, hash(p.Spec.Placement)
 }
 
-// forget removes a deleted policy.
+// forget removes the cached placement of a deleted policy.
 func (ps *placements) forget(name types.NamespacedName) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.read, name)
 }
 
-// hash returns a hash of the placement.
+// hash returns a hash of spec.placement of a policy: 12 hexadecimal digits.
 func hash(p policyv1alpha1.Placement) string {
 	text, _ := json.Marshal(p) //nolint:errchkjson // plain data
 	sum := sha256.Sum256(text)

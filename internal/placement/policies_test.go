@@ -340,7 +340,7 @@ func TestPreemption(t *testing.T) {
 	never.Spec.Priority, never.Spec.Preemption = 10, policyv1alpha1.PreemptNever
 	never.Spec.Placement.ClusterAffinity = w.only("b")
 	w.create(never)
-	w.waitStatus(never, 0, map[string]string{disputed: policyv1alpha1.ReasonLostClaim}, "is claimed by PropagationPolicy "+w.namespace+"/first")
+	w.waitStatus(never, 0, map[string]string{disputed: policyv1alpha1.ReasonLostClaim}, "overruled by PropagationPolicy "+w.namespace+"/first (it placed the object first")
 	w.waitPlaced("web-deployment", "a=1", scheduled)
 	w.create(deployment("new", 1, nil)) // no policy has it: the priority decides
 	w.waitPlaced("new-deployment", "b=1", scheduled)
@@ -356,9 +356,9 @@ func TestPreemption(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1 -b=1", scheduled) // first may take it: it does not say Never
 }
 
-func required(bindings ...*workv1alpha2.ResourceBinding) (all []Need) {
+func required(bindings ...*workv1alpha2.ResourceBinding) (all []Dependent) {
 	for _, b := range bindings {
-		all = append(all, Need{Binding: b})
+		all = append(all, Dependent{Binding: b})
 	}
 	return all
 }
@@ -458,8 +458,8 @@ func TestDependenciesOfAnEarlierVersion(t *testing.T) {
 // TestFollow: a dependency of several templates is placed where any of them is, is suspended where
 // all of them are, and needs the overrides of each.
 func TestFollow(t *testing.T) {
-	needs := func(name string, change func(*workv1alpha2.BindingSpec), clusters string) *workv1alpha2.ResourceBinding {
-		b := standing(policyv1alpha1.Duplicated, 1, in(), clusters)
+	dependent := func(name string, change func(*workv1alpha2.BindingSpec), clusters string) *workv1alpha2.ResourceBinding {
+		b := placedBinding(policyv1alpha1.Duplicated, 1, in(), clusters)
 		b.Name = name
 		b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name}
 		b.Spec.PropagateDeps = true
@@ -469,11 +469,11 @@ func TestFollow(t *testing.T) {
 	suspended := func(clusters ...string) *workv1alpha2.Suspension {
 		return &workv1alpha2.Suspension{Suspension: policyv1alpha1.Suspension{DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: clusters}}}
 	}
-	first := needs("api", func(s *workv1alpha2.BindingSpec) {
+	first := dependent("api", func(s *workv1alpha2.BindingSpec) {
 		s.Suspension = suspended("a", "b")
 		s.DependentOverrides = []workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "x"}}
 	}, "a b leaving")
-	second := needs("web", func(s *workv1alpha2.BindingSpec) {
+	second := dependent("web", func(s *workv1alpha2.BindingSpec) {
 		s.PolicyRef.Name, s.ConflictResolution = "other", policyv1alpha1.ConflictOverwrite
 		s.PreserveResourcesOnDeletion = true
 		s.Suspension = suspended("c")
@@ -483,8 +483,8 @@ func TestFollow(t *testing.T) {
 	o.SetAPIVersion("v1")
 	s := fleet.NewSnapshot(1, fine("a"), fine("b"), fine("c"), but("leaving", func(c *fleet.Cluster) { c.Leaving = true }))
 	tmpl := Template{Object: o, RequiredBy: required(first, second)}
-	d := Decide(s, tmpl, Standing{})
-	if got := where(d.Spec); got != "a b c" || d.Outcome.Reason != scheduled || d.Outcome.Message != "follows Deployment shop/api and 1 more" {
+	d := Decide(s, tmpl, CurrentState{})
+	if got := where(d.Spec); got != "a b c" || d.Outcome.Reason != scheduled || d.Outcome.Message != "placed with Deployment shop/api and 1 more" {
 		t.Errorf("placed %q, %+v", got, d.Outcome)
 	}
 	if got := d.Spec; got.PolicyRef.Name != "p" || got.ConflictResolution != "" || !got.PreserveResourcesOnDeletion || got.PlacementHash != "" {
@@ -499,20 +499,20 @@ func TestFollow(t *testing.T) {
 		t.Errorf("dependent overrides (-want +got):\n%s", diff)
 	}
 	// A template that moves needs the dependency in the old cluster until the move is complete.
-	moving := needs("moving", func(s *workv1alpha2.BindingSpec) {
+	moving := dependent("moving", func(s *workv1alpha2.BindingSpec) {
 		s.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "a"}}
 	}, "b")
-	if got := where(Decide(s, Template{Object: o, RequiredBy: required(moving)}, Standing{}).Spec); got != "a b" {
+	if got := where(Decide(s, Template{Object: o, RequiredBy: required(moving)}, CurrentState{}).Spec); got != "a b" {
 		t.Errorf("placed %q while what needs it moves from a to b", got)
 	}
 	// A cluster that another policy adds has the weaker rights of both.
-	whole := needs("whole", func(s *workv1alpha2.BindingSpec) {
+	whole := dependent("whole", func(s *workv1alpha2.BindingSpec) {
 		s.PolicyRef.Kind, s.ConflictResolution = "ClusterPropagationPolicy", policyv1alpha1.ConflictOverwrite
 	}, "a")
-	part := needs("part", func(s *workv1alpha2.BindingSpec) {
+	part := dependent("part", func(s *workv1alpha2.BindingSpec) {
 		s.PolicyRef.Kind, s.ConflictResolution = "PropagationPolicy", policyv1alpha1.ConflictOverwrite
 	}, "b")
-	both := Decide(s, Template{Object: o, RequiredBy: required(part, whole)}, Standing{}).Spec
+	both := Decide(s, Template{Object: o, RequiredBy: required(part, whole)}, CurrentState{}).Spec
 	if both.PolicyRef.Kind != "PropagationPolicy" || both.ConflictResolution != policyv1alpha1.ConflictOverwrite {
 		t.Errorf("by the right of %v, %s", both.PolicyRef, both.ConflictResolution)
 	}
@@ -521,7 +521,7 @@ func TestFollow(t *testing.T) {
 		tmpl.RequiredBy[i].Orphaned = true
 	}
 	tmpl.Overrides = []records.Policy{{Kind: "ClusterOverridePolicy", Name: "c"}}
-	d = Decide(s, tmpl, Standing{})
+	d = Decide(s, tmpl, CurrentState{})
 	if got := d.Spec.DependentOverrides; len(got) != 3 || got[0] != (workv1alpha2.OverrideReference{Kind: "ClusterOverridePolicy", Name: "c"}) {
 		t.Errorf("dependent overrides %v", got)
 	}

@@ -16,11 +16,12 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// classes resolves the priorities that policies give to templates.
+// classes knows the PriorityClasses of the hub, and which policies name one. It returns the
+// priorities that policies give to templates. It is safe for concurrent use.
 type classes struct {
 	mu     sync.RWMutex
-	values map[string]int32               // by name of the hub's PriorityClass
-	naming sets.Set[types.NamespacedName] // the policies that name a class
+	values map[string]int32               // of the PriorityClasses, by name
+	naming sets.Set[types.NamespacedName] // the policies that name a PriorityClass
 }
 
 func newClasses() *classes {
@@ -35,7 +36,8 @@ func className(p *policyv1alpha1.PropagationPolicy) string {
 	return p.Spec.SchedulePriority.PriorityClassName
 }
 
-// set records whether a policy names a class. p is nil if the policy is deleted.
+// set records whether the policy with the name names a PriorityClass. p is the policy; nil: it is
+// deleted.
 func (cs *classes) set(name types.NamespacedName, p *policyv1alpha1.PropagationPolicy) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -46,15 +48,16 @@ func (cs *classes) set(name types.NamespacedName, p *policyv1alpha1.PropagationP
 	}
 }
 
-// any reports whether some policy names a class. If not, all priorities are equal.
+// any reports whether some policy names a PriorityClass. If not, all priorities are equal.
 func (cs *classes) any() bool {
 	cs.mu.RLock()
 	defer cs.mu.RUnlock()
 	return len(cs.naming) > 0
 }
 
-// of returns the priority that a policy gives; nil if it names no class. known is false if the
-// class does not exist.
+// of returns the priority that a policy gives to its templates; nil if the policy names no
+// PriorityClass. If the hub does not have the PriorityClass that it names, known is false and the
+// priority nil.
 func (cs *classes) of(p *policyv1alpha1.PropagationPolicy) (priority *workv1alpha2.SchedulePriority, known bool) {
 	name := className(p)
 	if name == "" {
@@ -69,8 +72,9 @@ func (cs *classes) of(p *policyv1alpha1.PropagationPolicy) (priority *workv1alph
 	return &workv1alpha2.SchedulePriority{Priority: value}, true
 }
 
-// changed records a changed class. It returns the name of the class, and all policies that name any
-// class.
+// changed records a PriorityClass that was added (before is nil), changed, or deleted (after is
+// nil). It returns the name of the class, and all policies that name any PriorityClass, in no
+// order.
 func (cs *classes) changed(before, after *schedulingv1.PriorityClass) (name string, naming []types.NamespacedName) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -83,12 +87,15 @@ func (cs *classes) changed(before, after *schedulingv1.PriorityClass) (name stri
 	return name, cs.naming.UnsortedList()
 }
 
+// asClass returns a PriorityClass; nil for other objects.
 func asClass(o any) *schedulingv1.PriorityClass {
 	class, _ := o.(*schedulingv1.PriorityClass)
 	return class
 }
 
-// classChanged requeues all templates that get their priority from a PriorityClass.
+// classChanged records a PriorityClass that was added (before is nil), changed, or deleted (after
+// is nil). It requeues the templates of the policies that name it, and queues the status of these
+// policies. If the value of the class stays, it does nothing.
 func (c *Controller) classChanged(before, after *schedulingv1.PriorityClass) {
 	if before != nil && after != nil && before.Value == after.Value {
 		return
@@ -105,15 +112,15 @@ func (c *Controller) classChanged(before, after *schedulingv1.PriorityClass) {
 	}
 }
 
-// priority returns the priority of a template in the queue. It comes from the binding, or from the
-// policy that claims the template. A dependency has at least the priority of the templates that
-// need it.
+// priority returns the priority of a template in the work queue, from its binding or else from the
+// policy that claims it. A dependency has at least the priority of the templates that depend on it.
+// It is 0 while no policy names a PriorityClass.
 func (c *Controller) priority(k binding.Template) int32 {
 	if !c.classes.any() {
 		return 0
 	}
 	own, known := c.ownPriority(k)
-	switch needed, follows := c.needs.priority(k); {
+	switch needed, follows := c.dependencyIndex.priority(k); {
 	case !follows:
 		return own
 	case !known:
@@ -123,8 +130,8 @@ func (c *Controller) priority(k binding.Template) int32 {
 	}
 }
 
-// ownPriority returns the priority of a template without its dependents; false if neither a binding
-// nor a policy gives one.
+// ownPriority returns the priority of a template, from its binding or else from the policy that
+// claims it, without regard to the templates that depend on it. known is false if it has neither.
 func (c *Controller) ownPriority(k binding.Template) (priority int32, known bool) {
 	if b, _ := c.bindings.Of(k); b != nil {
 		return b.Spec.Priority(), true
@@ -140,8 +147,8 @@ func (c *Controller) ownPriority(k binding.Template) (priority int32, known bool
 	return 0, false
 }
 
-// ordered sorts templates by priority, highest first. Workers may take the first template before
-// the last one is queued.
+// ordered returns templates sorted by priority, highest first. It does not change keys. If all
+// priorities are equal, it returns keys.
 func (c *Controller) ordered(keys []binding.Template) []binding.Template {
 	if len(keys) < 2 || !c.classes.any() {
 		return keys
@@ -155,9 +162,10 @@ func (c *Controller) ordered(keys []binding.Template) []binding.Template {
 	return keys
 }
 
-// placeable returns the claims that may place a template, and its priority. While the PriorityClass
-// of the first policy does not exist, a template that no policy placed yet gets no claims. A placed
-// template keeps its claims and its priority.
+// placeable returns which of the claims on a template may place it now, and its priority; nil:
+// none. If the first policy names a PriorityClass that does not exist, a template that no policy
+// has placed yet waits: it gets no claims. A template that a policy has placed keeps its claims and
+// its priority. b is the binding; nil: there is none.
 func (c *Controller) placeable(claims []policy.Claim, b *workv1alpha2.ResourceBinding) ([]policy.Claim, *workv1alpha2.SchedulePriority) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -166,7 +174,7 @@ func (c *Controller) placeable(claims []policy.Claim, b *workv1alpha2.ResourceBi
 	switch {
 	case known:
 		return claims, priority
-	case b == nil || follower(b):
+	case b == nil || dependencyOnly(b):
 		return nil, nil
 	default:
 		return claims, b.Spec.SchedulePriority

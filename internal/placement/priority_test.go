@@ -36,12 +36,12 @@ func (w *world) urgent(p *policyv1alpha1.PropagationPolicy, class string) *polic
 func TestPriority(t *testing.T) {
 	const each = 5
 	w := newWorld(t, 1)
-	w.rooms(0)
+	w.setCapacity(0)
 	w.create(w.class("high", 100))
 	w.create(w.class("low", -100))
 	priorities := map[string]int32{"high": 100, "none": 0, "low": -100}
 	for tier := range priorities {
-		p := w.byRoom()
+		p := w.byCapacity()
 		p.Name = tier
 		p.Spec.ResourceSelectors[0].LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": tier}}
 		if tier != "none" {
@@ -112,23 +112,25 @@ func TestPriority(t *testing.T) {
 	if b := w.binding("web-low-0-deployment"); b.Spec.Priority() != -100 || w.binding("web-none-0-deployment").Spec.SchedulePriority != nil {
 		t.Errorf("the bindings have other priorities: %+v", b.Spec.SchedulePriority)
 	}
-	w.eventually("no decision is due", func() error { // else one of them would be the first after the moment
+	// A pending decision would otherwise be the first after that moment.
+	w.eventually("no decision is due", func() error {
 		w.controller.mu.RLock()
 		defer w.controller.mu.RUnlock()
-		if n := w.controller.queue.Len(); n > 0 || w.controller.turns.any() {
+		if n := w.controller.queue.Len(); n > 0 || w.controller.dispatchOrder.any() {
 			return fmt.Errorf("%d are, or are being made", n)
 		}
 		return nil
 	})
 	since := time.Now()
-	w.rooms(each)
+	w.setCapacity(each)
 	placed(map[string]int{"high": each})
-	sequence(since) // the controller may still decide on those that get nothing
-	w.stop()        // what they take is reserved, and after a restart follows from the bindings
+	sequence(since) // templates without capacity may still be decided
+	// Their replicas are reserved. After a restart the reservations follow from the bindings.
+	w.stop()
 
 	more("api") // while the hub is down
 	w.change(func(f *fakeFleet) { f.listed = true })
-	w.fleet.room[w.clusters[0]] = 3 * each
+	w.fleet.capacity[w.clusters[0]] = 3 * each
 	since = time.Now()
 	w.start()
 	placed(map[string]int{"high": 2 * each, "none": each})
@@ -205,48 +207,49 @@ func named(names ...string) (all []binding.Template) {
 	return all
 }
 
-// TestTurns: a template waits for all that were dequeued earlier, and for no other. It waits for
-// none once it has passed.
-func TestTurns(t *testing.T) {
+// TestDispatchOrder: a template waits for all that were dequeued earlier, and for no other. It
+// waits for none once it has passed.
+func TestDispatchOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
+		dispatchOrder := newDispatchOrder()
 		keys := named("a", "b", "c", "d")
 		for _, k := range keys {
-			turns.take(k)
+			dispatchOrder.take(k)
 		}
 		var order []string
 		for _, k := range []binding.Template{keys[3], keys[2], keys[1]} {
 			go func() {
-				turns.wait(k)
+				dispatchOrder.wait(k)
 				order = append(order, k.Name)
-				turns.pass(k)
+				dispatchOrder.pass(k)
 			}()
 			synctest.Wait()
 		}
-		turns.wait(keys[0]) // none was dequeued earlier
+		dispatchOrder.wait(keys[0]) // none was dequeued earlier
 		if len(order) > 0 {
 			t.Fatalf("%v did not wait", order)
 		}
-		turns.pass(keys[0])
+		dispatchOrder.pass(keys[0])
 		synctest.Wait()
 		if diff := gocmp.Diff([]string{"b", "c", "d"}, order); diff != "" {
 			t.Errorf("order (-want +got):\n%s", diff)
 		}
-		turns.take(keys[0])
-		turns.wait(keys[1]) // its turn is over
-		turns.pass(keys[0])
-		if len(turns.numbers) > 0 {
-			t.Errorf("%v are remembered", turns.numbers)
+		dispatchOrder.take(keys[0])
+		dispatchOrder.wait(keys[1]) // returns at once: b has passed
+		dispatchOrder.pass(keys[0])
+		if len(dispatchOrder.numbers) > 0 {
+			t.Errorf("%v are remembered", dispatchOrder.numbers)
 		}
 	})
 }
 
-// TestRounds: templates with the same delay are requeued together, in order of arrival, each once.
-func TestRounds(t *testing.T) {
+// TestRetryQueue: templates with the same delay are requeued together, in order of arrival, each
+// once.
+func TestRetryQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		looked := map[time.Duration][]string{}
-		r := newRounds(func(keys ...binding.Template) {
+		r := newRetryQueue(func(keys ...binding.Template) {
 			for _, k := range keys {
 				looked[time.Since(start)] = append(looked[time.Since(start)], k.Name)
 			}
@@ -267,13 +270,13 @@ func TestRounds(t *testing.T) {
 	})
 }
 
-// TestGate: no template passes before the gate opens. Then all waiting templates are requeued in
-// one call.
-func TestGate(t *testing.T) {
+// TestBarrier: no template passes before all inputs are known. Then all waiting templates are
+// requeued in one call.
+func TestBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := false
 		var looked []binding.Template
-		g := &gate{every: time.Second, known: func() bool { return known }, look: func(keys ...binding.Template) { looked = append(looked, keys...) }}
+		g := &barrier{every: time.Second, known: func() bool { return known }, look: func(keys ...binding.Template) { looked = append(looked, keys...) }}
 		keys := named("b", "a")
 		for _, k := range append(keys, keys...) {
 			if g.passes(k) {
@@ -295,7 +298,7 @@ func TestGate(t *testing.T) {
 			t.Errorf("looked at (-want +got):\n%s", diff)
 		}
 		if !g.passes(keys[0]) {
-			t.Error("the gate is closed again")
+			t.Error("the barrier is closed again")
 		}
 	})
 }

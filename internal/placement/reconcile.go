@@ -26,12 +26,16 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// staleLook is the retry delay when the cache is older than the stored binding.
+// staleLook is the retry delay when the cached binding is older than the one on the hub, and while
+// a deletion begins to wait for dependencies.
 const staleLook = 100 * time.Millisecond
 
-// Reconcile updates the binding of one template: it gathers the inputs, decides, and writes.
+// Reconcile updates the binding of the template k: it gathers the inputs, decides, and writes. If
+// the template is gone, it deletes the binding. It deletes further bindings of the same template.
+// It changes nothing while it is unknown whether the template exists, or too early to decide. A
+// stale cache is no error: the template is requeued then.
 func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Result, error) {
-	defer c.turns.pass(k)
+	defer c.dispatchOrder.pass(k)
 	b, others := c.bindings.Of(k)
 	for _, other := range others {
 		if err := c.delete(ctx, other); err != nil {
@@ -40,15 +44,15 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 	o, state := c.template(k, b)
 	if state == presence.Unknown {
-		return ctrl.Result{}, nil // the event of its kind requeues it; until then all stays
+		return ctrl.Result{}, nil // the event of the list of its kind requeues the template
 	}
 	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
 		c.reporter.claimed(k, nil)
 		if b == nil {
 			return ctrl.Result{}, nil
 		}
-		// The template was deleted and created again. Its new binding is created when this one is
-		// gone: the event of that requeues the template.
+		// If the template was created again, its new binding is created when this binding is gone.
+		// The event of the deletion requeues the template.
 		return c.remove(ctx, b)
 	}
 
@@ -61,25 +65,25 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, nil
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
-	case b != nil && len(claims) == 0 && len(required) == 0 && follower(b):
-		return ctrl.Result{}, c.delete(ctx, b) // no template depends on it any more
+	case b != nil && len(claims) == 0 && len(required) == 0 && dependencyOnly(b):
+		return ctrl.Result{}, c.delete(ctx, b) // no template depends on this one any more
 	}
 	o, known := c.inVersion(k, o, claims, b)
 	if !known {
-		return ctrl.Result{}, nil // the event of that version requeues it; until then all stays
+		return ctrl.Result{}, nil // the event of the list of that version requeues the template
 	}
-	t, standing := c.gather(k, o, claims, b, c.placements.of)
+	t, current := c.gather(k, o, claims, b, c.placements.of)
 	t.RequiredBy, t.RequiredByOrphans, t.Priority = required, c.requiredByOrphans(k, required, b), priority
-	if byRoom(t) && !c.gate.passes(k) {
+	if byCapacity(t) && !c.barrier.passes(k) {
 		return ctrl.Result{}, nil
 	}
 	if t.Groups != nil {
-		c.turns.pass(k) // groups have an order of their own, by namespace
+		c.dispatchOrder.pass(k) // members of groups are decided one after the other, see peers
 	}
 	defer c.peers.enter(k, t.Groups)()
-	standing.Together, standing.Apart = c.peers.others(k, t.Groups)
+	current.Together, current.Apart = c.peers.others(k, t.Groups)
 	seen := c.decisions.seen()
-	snapshot, d, undo := c.decide(k, t, standing)
+	snapshot, d, undo := c.decide(k, t, current)
 	if d.Spec == nil {
 		c.retry(k, d)
 		return ctrl.Result{}, nil
@@ -105,7 +109,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		}
 		c.follows(written)
 		if len(claims) == 0 {
-			c.enqueue(c.needs.templates(binding.Name(written))...) // dependencies stay as well
+			c.enqueue(c.dependencyIndex.templates(binding.Name(written))...) // their placements stay, too
 		}
 		c.reservations.written(k, written)
 		c.enqueue(c.peers.set(written)...)
@@ -120,50 +124,52 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 }
 
-// retry requeues a template after the delay of its decision.
+// retry requeues the template k after d.RetryAfter.
 func (c *Controller) retry(k binding.Template, d Decision) {
 	if d.RetryAfter == capacityLook {
 		d.RetryAfter = c.capacityRetry
 	}
-	c.rounds.add(k, d.RetryAfter)
+	c.retryQueue.add(k, d.RetryAfter)
 }
 
-// decide decides and reserves the capacity that the decision takes. Decisions by capacity are made
-// one at a time, in dequeue order, so that each sees the reservations of the others. undo ends the
-// reservation; the caller calls it if the write fails.
-func (c *Controller) decide(k binding.Template, t Template, standing Standing) (s *fleet.Snapshot, d Decision, undo func()) {
+// decide decides on the template k and reserves the capacity that the decision takes. Decisions by
+// capacity are made one at a time, in dequeue order, so that each sees the reservations of the
+// earlier ones; decide blocks until these are made. s is the snapshot of the fleet on which d was
+// decided. The caller calls undo, which ends the reservation, if the write of d fails.
+func (c *Controller) decide(k binding.Template, t Template, current CurrentState) (s *fleet.Snapshot, d Decision, undo func()) {
 	r := c.reservations
-	if !byRoom(t) {
-		c.turns.pass(k)
+	if !byCapacity(t) {
+		c.dispatchOrder.pass(k)
 		s = c.fleet.Snapshot()
-		d = Decide(s, t, standing)
+		d = Decide(s, t, current)
 		d.Record.Time = time.Now()
-		return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
+		return s, d, r.take(k, current.Binding, demand{t.Claim, t.Components}, d.Spec)
 	}
-	defer c.turns.pass(k)
-	c.turns.wait(k)
+	defer c.dispatchOrder.pass(k)
+	c.dispatchOrder.wait(k)
 	r.deciding.Lock()
 	defer r.deciding.Unlock()
 	s = c.measured()
-	d = Decide(s, t, standing)
+	d = Decide(s, t, current)
 	d.Record.Time = time.Now()
-	return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
+	return s, d, r.take(k, current.Binding, demand{t.Claim, t.Components}, d.Spec)
 }
 
-// measured returns the fleet with its free capacity now, less the reservations. The caller holds
-// reservations.deciding.
+// measured returns the fleet with its present free capacity, less what is reserved for earlier
+// decisions. The first call starts the reservations, and the mirroring of ResourceQuotas, which
+// limit the capacity. The caller holds c.reservations.deciding.
 func (c *Controller) measured() *fleet.Snapshot {
 	c.mu.RLock()
 	settled := c.started.Add(c.settling)
 	c.mu.RUnlock()
-	// Quotas limit the free capacity.
 	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota"))
 	c.reservations.activate(c.bindings.All, c.demand, settled)
 	c.reservations.refresh(time.Now())
 	return c.fleet.Measured()
 }
 
-// demand returns the demand of a binding's template; empty while the template is unknown.
+// demand returns what the template of a binding requires of a cluster; empty while the template is
+// unknown.
 func (c *Controller) demand(b *workv1alpha2.ResourceBinding) demand {
 	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state != presence.Present {
@@ -172,7 +178,7 @@ func (c *Controller) demand(b *workv1alpha2.ResourceBinding) demand {
 	return demandOf(o)
 }
 
-// demandOf returns what an object requires of its clusters.
+// demandOf returns what an object requires of each cluster that it is placed in.
 func demandOf(o *unstructured.Unstructured) demand {
 	var d demand
 	if d.claim = scheduler.NewClaim(interpreter.RequirementsOf(o)); interpreter.Replicas(o) != nil {
@@ -184,8 +190,9 @@ func demandOf(o *unstructured.Unstructured) demand {
 	return d
 }
 
-// template returns a template in any watched version, first in that of its binding. While the
-// version of its binding is served but not listed yet, the template is unknown, not absent.
+// template returns a template in any version that the hub watches, preferably in that of its
+// binding b, which may be nil. The object is nil unless the result is Present. While the version of
+// b is served but not listed yet, the result is Unknown and not Absent.
 func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	versions := c.templates.Versions(k.GroupKind)
 	if b != nil {
@@ -208,9 +215,10 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 	return nil, known
 }
 
-// inVersion returns a template in the version that its policy names, or without a policy in
-// that of its binding. It returns another version only if the hub does not serve that one. It
-// returns false while the version is served and the template is not known in it yet.
+// inVersion returns the template o in the version that the policy of the first claim names or,
+// without claims, in that of its binding b. If the hub does not serve this version, it returns o.
+// It returns false while the hub serves the version but the template is not known in it yet. b may
+// be nil.
 func (c *Controller) inVersion(
 	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
 ) (*unstructured.Unstructured, bool) {
@@ -227,15 +235,16 @@ func (c *Controller) inVersion(
 	return o, meta.IsNoMatchError(c.templates.Watch(gvk))
 }
 
-// gather collects the inputs of a decision except the fleet. read returns the compiled placement of
-// a policy, and its hash.
+// gather collects the inputs of a decision other than the fleet and the dependents. b is the
+// binding of the template k, which may be nil. read returns the compiled placement of a policy and
+// its hash.
 func (c *Controller) gather(
 	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
 	read func(*policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string),
-) (Template, Standing) {
+) (Template, CurrentState) {
 	t := Template{Claims: claims}
 	if len(claims) > 0 {
-		// The author of the policy means the version that the policy names.
+		// The version that the policy names is placed.
 		if named, state := c.templates.Get(claims[0].GVK, k.Namespace, k.Name); state == presence.Present && named.GetUID() == o.GetUID() {
 			o = named
 		}
@@ -257,15 +266,16 @@ func (c *Controller) gather(
 	if len(claims) > 0 && b != nil && (!b.Spec.Schedules() || waits(t, b)) {
 		t.Placement = nil // no change of the fleet concerns a placement that stays
 	}
-	standing := Standing{Binding: b, Young: c.young()}
+	current := CurrentState{Binding: b, Starting: c.starting()}
 	if b != nil {
-		standing.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
+		current.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
 	}
-	return t, standing
+	return t, current
 }
 
-// cut returns a message about fields of a template that do not exist in its version; "" if all
-// exist. While that is unknown, it returns the message of the last decision.
+// cut returns a message about fields of a template that do not exist in the version in which it is
+// placed; "" if there are none. While that is unknown, it returns the message of the last decision
+// on the binding b, which may be nil.
 func (c *Controller) cut(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) string {
 	message, known := c.templates.Cut(o)
 	if known || b == nil {
@@ -277,24 +287,29 @@ func (c *Controller) cut(o *unstructured.Unstructured, b *workv1alpha2.ResourceB
 	return ""
 }
 
-// settled returns the claims on an object in the order that holds for its binding.
+// settled returns the claims on an object in the order that applies if the policy named in its
+// binding b placed it, see policy.Settle. If b is nil, or the binding exists only for dependents,
+// the order stays.
 func settled(claims []policy.Claim, b *workv1alpha2.ResourceBinding) []policy.Claim {
-	if b == nil || follower(b) {
+	if b == nil || dependencyOnly(b) {
 		return claims
 	}
 	return policy.Settle(claims, b.Spec.PolicyRef.Kind, b.Spec.PolicyRef.Name)
 }
 
-// young reports whether the settling time after the start lasts.
-func (c *Controller) young() bool {
+// starting reports whether the time c.settling after the start still lasts. It is false before
+// start.
+func (c *Controller) starting() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return time.Since(c.started) < c.settling
 }
 
-// write creates or updates the binding with the wanted spec, in at most one write, and returns
-// the binding as written. identities are the clusters that the decision knew. The caller calls
-// end when the decision is remembered or dropped.
+// write creates or updates the binding of the template k with the spec want, the finalizer and the
+// owner reference, in at most one write. It returns the binding as written; if nothing differs, b
+// without a write. b is nil if there is no binding yet. identities are the clusters that the
+// decision knew. The caller calls end, also after an error, once it has remembered or dropped the
+// decision.
 func (c *Controller) write(
 	ctx context.Context, k binding.Template, b *workv1alpha2.ResourceBinding, want workv1alpha2.BindingSpec, identities *fleet.Identities,
 ) (written *workv1alpha2.ResourceBinding, end func(), err error) {
@@ -328,7 +343,8 @@ func (c *Controller) write(
 	return updated, end, nil
 }
 
-// delete deletes exactly this binding, not another one with the same name.
+// delete deletes the binding b, but not another binding with its name. It is no error if the
+// binding is gone already.
 func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding) error {
 	err := c.deleteAt(ctx, b, client.Preconditions{UID: &b.UID})
 	if apierrors.IsConflict(err) {
@@ -337,7 +353,9 @@ func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding
 	return err
 }
 
-// deleteAt deletes a binding if the preconditions hold. A binding that is gone is no error.
+// deleteAt deletes the binding b if the preconditions hold, and releases the capacity that is
+// reserved for it. If they do not hold, the error is a conflict. It is no error if the binding is
+// gone or is being deleted.
 func (c *Controller) deleteAt(ctx context.Context, b *workv1alpha2.ResourceBinding, conditions client.Preconditions) error {
 	if !b.DeletionTimestamp.IsZero() {
 		return nil

@@ -33,22 +33,23 @@ import (
 )
 
 const (
-	// reportDelay is the shortest time between two computations of a policy's status. A computation
-	// visits all objects that the policy selects. After a slow one, reportRest times its duration
-	// passes until the next, at most longestRest. So a burst of thousands of objects costs only a
-	// few computations.
+	// reportDelay is the shortest time between two computations of the status of a policy. A
+	// computation visits all objects that the policy selects. After a computation, reportRest times
+	// its duration passes before the next one, at most longestRest. So a burst of thousands of changes
+	// costs only a few computations.
 	reportDelay   = time.Second
 	reportRest    = 20
 	longestRest   = 10 * time.Second
 	reportWorkers = 4
-	// mostNamed is the number of objects that a message names at most.
+	// mostNamed is the number of objects that a message names at most. It counts the others.
 	mostNamed = 3
 	// longestNote is the longest note that an Event may have, in bytes.
 	longestNote = 1024
 )
 
-// reporter writes the status of policies, and an Event when a status turns bad. A template that no
-// policy claims any more gets an Event, too.
+// reporter writes the status of policies, and sends an Event for a condition that turns bad. It
+// also sends an Event for a template that no policy selects any more. Its methods may be called
+// from several goroutines.
 type reporter struct {
 	client    client.Client
 	recorder  events.EventRecorder
@@ -56,13 +57,14 @@ type reporter struct {
 	templates *template.Cache
 	bindings  *binding.Cache
 	classes   *classes
-	clusters  func(namespace string) (names []string, fenced, known bool) // that a namespace may use
-	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	delay     time.Duration // reportDelay, except in tests
+	// See Controller.clustersOf. nil in tests.
+	clusters func(namespace string) (names []string, fenced, known bool)
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName] // names of policies
+	delay    time.Duration                                              // reportDelay, except in tests
 
 	mu     sync.Mutex
-	claims map[binding.Template][]types.NamespacedName         // policies that select it, in order
-	skips  map[binding.Template]sets.Set[types.NamespacedName] // policies that skip it
+	claims map[binding.Template][]types.NamespacedName         // policies that select a template
+	skips  map[binding.Template]sets.Set[types.NamespacedName] // policies that skip a template
 	rests  map[types.NamespacedName]time.Duration              // delays after slow computations
 }
 
@@ -77,7 +79,9 @@ func newReporter(c client.Client, recorder events.EventRecorder, policies *polic
 	}
 }
 
-// claimed records which policies select a template; none if the template is gone.
+// claimed records which policies select the template k, in order; none if the template is gone. If
+// that changed, it queues the status of these policies and of the former ones. It sends an Event
+// for an existing template that lost its last policy.
 func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	names := make([]types.NamespacedName, len(claims))
 	for i, c := range claims {
@@ -105,16 +109,16 @@ func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	for name := range sets.New(slices.Concat(names, before)...).Union(skips).Union(left) {
 		r.changed(name)
 	}
-	// A template that is being deleted, or whose old binding must go first, has no claims here
-	// either.
+	// Reconcile also reports no claims for a template that is being deleted, or whose binding is that
+	// of an earlier object.
 	if len(before) > 0 && len(names) == 0 && o != nil && o.GetDeletionTimestamp().IsZero() && len(r.policies.Claims(o)) == 0 {
 		r.recorder.Eventf(o, nil, corev1.EventTypeWarning, "Unclaimed", "Claim",
-			"no policy claims it any more: what %s placed stays in the clusters; to have it removed there, delete its binding",
+			"no policy selects it any more: the copies that %s placed stay in the clusters; to delete them, delete its binding",
 			described(before[0]))
 	}
 }
 
-// template returns a template in any watched version; nil if there is none.
+// template returns a template in any version that the hub watches; nil if it is not known.
 func (r *reporter) template(k binding.Template) *unstructured.Unstructured {
 	for _, gvk := range r.templates.Versions(k.GroupKind) {
 		if o, state := r.templates.Get(gvk, k.Namespace, k.Name); state == presence.Present {
@@ -129,7 +133,8 @@ func described(p types.NamespacedName) string {
 	return policy.Kind(p.Namespace) + " " + strings.TrimPrefix(p.String(), "/")
 }
 
-// changed queues the status of a policy, after the delay.
+// changed queues the computation of the status of the policy p, after a delay. Several calls before
+// that cause one computation.
 func (r *reporter) changed(p types.NamespacedName) {
 	r.mu.Lock()
 	rest := r.rests[p]
@@ -137,7 +142,8 @@ func (r *reporter) changed(p types.NamespacedName) {
 	r.queue.AddAfter(p, max(r.delay, rest))
 }
 
-// looked records how long the computation of a policy's status took.
+// looked records how long the computation of a policy's status took. After a long one, changed
+// delays the next computation.
 func (r *reporter) looked(p types.NamespacedName, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +152,8 @@ func (r *reporter) looked(p types.NamespacedName, took time.Duration) {
 	}
 }
 
-// Start runs the workers until ctx ends.
+// Start implements manager.Runnable: it computes and writes queued statuses until ctx ends, and
+// then returns nil.
 func (r *reporter) Start(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -176,8 +183,10 @@ func (r *reporter) Start(ctx context.Context) error {
 	return nil
 }
 
-// report writes the status of one policy if it changed, and Events for conditions that turned bad.
-// Each Event is sent once: the write fails if the stored status is not the one that was compared.
+// report writes the status of the policy with the name if it changed, and sends Events for
+// conditions that turned bad. The write fails if the stored status is not the one that was
+// compared; then the policy is queued again. So each Event is sent once. A missing policy is no
+// error.
 func (r *reporter) report(ctx context.Context, name types.NamespacedName) error {
 	p, ok := r.policies.Get(name)
 	if !ok {
@@ -195,7 +204,7 @@ func (r *reporter) report(ctx context.Context, name types.NamespacedName) error 
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsConflict(err):
-		r.changed(name) // with the policy as it is then
+		r.changed(name) // compute again with the newer policy
 		return nil
 	case err != nil:
 		return fmt.Errorf("write status: %w", err)
@@ -206,8 +215,9 @@ func (r *reporter) report(ctx context.Context, name types.NamespacedName) error 
 	return nil
 }
 
-// turnedBad returns the conditions that became False, or are False for a new reason. It looks only
-// at conditions about what a policy does not get.
+// turnedBad returns the conditions in after that became False since before, or are False for
+// another reason. It compares only Undisputed, Claimed and Complete, all of which after must have.
+// Claimed counts only if the policy waits for a PriorityClass.
 func turnedBad(before, after []metav1.Condition) []metav1.Condition {
 	var bad []metav1.Condition
 	for _, kind := range []string{policyv1alpha1.ConditionUndisputed, policyv1alpha1.ConditionClaimed, policyv1alpha1.ConditionComplete} {
@@ -222,7 +232,8 @@ func turnedBad(before, after []metav1.Condition) []metav1.Condition {
 	return bad
 }
 
-// note cuts a message to the length that an Event may have.
+// note returns a message for an Event. A message that is longer than longestNote bytes is cut and
+// ends with "...".
 func note(message string) string {
 	if len(message) <= longestNote {
 		return message
@@ -230,7 +241,8 @@ func note(message string) string {
 	return strings.ToValidUTF8(message[:longestNote-3], "") + "..."
 }
 
-// scopedPolicy converts a policy to the API type that the hub stores.
+// scopedPolicy returns a policy as the API type that the hub stores: p itself, or a
+// ClusterPropagationPolicy if p has no namespace. The result shares the content of p.
 func scopedPolicy(p *policyv1alpha1.PropagationPolicy) client.Object {
 	if p.Namespace == "" {
 		return (*policyv1alpha1.ClusterPropagationPolicy)(p)
@@ -238,7 +250,9 @@ func scopedPolicy(p *policyv1alpha1.PropagationPolicy) client.Object {
 	return p
 }
 
-// status returns the status that a policy shall have; false while a kind is not listed yet.
+// status returns the status that a policy is to have. It returns false while a kind of the policy
+// is not listed yet; the event after the list then queues the policy. It also starts the watches of
+// the kinds of the policy.
 func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.PropagationStatus, bool) {
 	var invalid, unserved []string
 	for _, problem := range policy.Problems(p) {
@@ -269,8 +283,7 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 		case i == 0:
 			status.Claimed++
 		default:
-			first := claims[0].Policy
-			lost = append(lost, fmt.Sprintf("%s is claimed by %s", templateOf(o), described(policy.Name(first))))
+			lost = append(lost, templateOf(o).String()+": "+policy.Loses(claims[0], claims[i]))
 		}
 	}
 	slices.Sort(lost)
@@ -288,18 +301,18 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 	switch {
 	case !known:
 		claimed.Status, claimed.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonNoPriorityClass
-		claimed.Message = fmt.Sprintf("schedulePriority: the hub has no PriorityClass %s: create it, or name another; "+
-			"objects that are not placed yet wait for it, and those that are keep the priority that they have", className(p))
+		claimed.Message = fmt.Sprintf("schedulePriority: the hub has no PriorityClass %s: create it, or name another one; "+
+			"objects that are not placed yet wait for it, and placed objects keep their priority", className(p))
 	case status.Claimed > 0:
 	case len(unserved) > 0:
 		claimed.Status, claimed.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonKindNotServed
 		claimed.Message = strings.Join(slices.Concat(unserved, invalid), "; ")
 	case len(lost) > 0:
 		claimed.Status, claimed.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonLostClaim
-		claimed.Message = "every object that the selectors match is claimed by another policy"
+		claimed.Message = "other policies place every object that the selectors match: raise the priority of this policy, or delete it"
 	default:
 		claimed.Status, claimed.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonNothingSelected
-		claimed.Message = strings.Join(append([]string{"no object that the policy may claim matches the selectors"}, invalid...), "; ")
+		claimed.Message = strings.Join(append([]string{"no object that the policy may place matches the selectors"}, invalid...), "; ")
 	}
 	ready := metav1.Condition{
 		Type: policyv1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: policyv1alpha1.ReasonReady,
@@ -316,7 +329,9 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 	return status, true
 }
 
-// complete returns the condition Complete: whether everything that the policy names is placed.
+// complete returns the condition Complete, which says whether everything that the policy names is
+// placed. invalid are messages about invalid selectors, and unserved about kinds that the hub does
+// not serve.
 func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserved []string) metav1.Condition {
 	var system, reserved []string
 	named := false
@@ -336,11 +351,11 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 	if len(system) > 0 {
 		messages = append(messages, fmt.Sprintf(
 			"objects of system namespaces (kube-*, orrery-*) are left out: %d (%s); "+
-				"to place them, name the namespace in the selector, or as its name where it is for Namespaces",
+				"to place them, name the namespace in the selector; in a selector for Namespaces, name it in the field name",
 			len(system), some(system)))
 	}
 	if len(reserved) > 0 {
-		messages = append(messages, fmt.Sprintf("objects that every cluster makes for itself, and the hub's own, are left out: %d (%s)", len(reserved), some(reserved)))
+		messages = append(messages, fmt.Sprintf("objects that every cluster creates itself, and objects of the hub, are left out: %d (%s)", len(reserved), some(reserved)))
 	}
 	scopeless, unknown := r.scopeless(p), r.unknownClusters(p)
 	if messages = append(messages, scopeless...); unknown != "" {
@@ -368,8 +383,10 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 	return c
 }
 
-// skipped returns the templates that a policy skips and no other policy claims. It also records the
-// skips, so that a change of such a template queues the policy's status.
+// skipped returns the templates that the selectors of a policy match but that the policy skips, and
+// that no other policy claims. These are objects in system namespaces, and objects that no policy
+// may place. It also records the skips, so that a change of such a template queues the status of
+// the policy.
 func (r *reporter) skipped(p *policyv1alpha1.PropagationPolicy) map[binding.Template]policy.Skip {
 	only := policy.NewIndex(p)
 	found := map[binding.Template]policy.Skip{}
@@ -390,13 +407,15 @@ func (r *reporter) skipped(p *policyv1alpha1.PropagationPolicy) map[binding.Temp
 	return found
 }
 
+// selectorOf returns the index of the first selector of a policy that names the kind in this
+// version; -1 if there is none.
 func selectorOf(p *policyv1alpha1.PropagationPolicy, gvk schema.GroupVersionKind) int {
 	return slices.IndexFunc(p.Spec.ResourceSelectors, func(s policyv1alpha1.ResourceSelector) bool {
 		return schema.FromAPIVersionAndKind(s.APIVersion, s.Kind) == gvk
 	})
 }
 
-// some joins the first mostNamed things, and adds the number of the others.
+// some joins the first mostNamed texts with "; ", and adds the number of the others.
 func some(things []string) string {
 	if more := len(things) - mostNamed; more > 0 {
 		things = append(slices.Clone(things[:mostNamed]), fmt.Sprintf("and %d more", more))
@@ -404,7 +423,8 @@ func some(things []string) string {
 	return strings.Join(things, "; ")
 }
 
-// selected returns the listed templates that a policy selects. Other policies may select them, too.
+// selected returns the templates that a policy selects, by key. Another policy may claim some of
+// them. Templates of kinds that the hub has not listed yet are left out.
 func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) map[binding.Template]*unstructured.Unstructured {
 	only := policy.NewIndex(p)
 	found := map[binding.Template]*unstructured.Unstructured{}
@@ -416,16 +436,16 @@ func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) ma
 	return found
 }
 
-// candidates returns the listed templates of the policy's selectors, some of them several times. If
-// a selector names its object, only that object is returned.
+// candidates returns the listed templates that the selectors of a policy may match, by kind,
+// namespace and name; labels are not compared. It may return a template several times.
 func candidates(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) iter.Seq[*unstructured.Unstructured] {
 	return func(yield func(*unstructured.Unstructured) bool) {
 		for _, s := range p.Spec.ResourceSelectors {
 			gvk, _ := templates.ListedAs(schema.FromAPIVersionAndKind(s.APIVersion, s.Kind))
 			namespace := cmp.Or(p.Namespace, s.Namespace)
 			if s.Name != "" {
-				// Without a namespace: a cluster-scoped object, or objects of that name in every
-				// namespace.
+				// Without a namespace, the selector matches a cluster-scoped object or, if Get returns
+				// none, objects with that name in every namespace.
 				if o, state := templates.Get(gvk, namespace, s.Name); state == presence.Present {
 					if !yield(o) {
 						return
@@ -446,6 +466,7 @@ func candidates(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) 
 	}
 }
 
+// templateOf returns the key of an object on the hub: its group, kind, namespace and name.
 func templateOf(o *unstructured.Unstructured) binding.Template {
 	return binding.Template{GroupKind: o.GroupVersionKind().GroupKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 }

@@ -15,61 +15,66 @@ import (
 )
 
 const (
-	// reservationLimit ends reservations for pods that never appear. Examples: a webhook of the
-	// cluster refuses the pods of a ReplicaSet, or the kind does not count its pods. Pods normally
-	// appear within seconds after the copy. An unhealthy cluster may get the copy minutes later.
+	// reservationLimit is how long capacity is reserved for pods that do not appear. Examples: a
+	// webhook of the cluster refuses the pods of a ReplicaSet, or the kind does not count its pods.
+	// Pods normally appear within seconds after the copy, but an unhealthy cluster may get the copy
+	// minutes later.
 	reservationLimit = 5 * time.Minute
 	// doubtLook is the shortest interval between checks of copies that were unknown.
 	doubtLook = 100 * time.Millisecond
 )
 
-// reservations reserves capacity in clusters for replicas that decisions gave them, until the pods
-// are counted there. Otherwise every decision of a burst would see the same capacity. It starts
-// with the first decision that depends on capacity. Nothing is stored: the reservations follow from
-// the bindings and the copies.
+// reservations reserves free capacity in clusters for the replicas that decisions placed there. A
+// reservation ends when the pods exist and count in the measured capacity, or at the time limit.
+// Otherwise all decisions of a burst would take the same capacity. Nothing is reserved before
+// activate, which the first decision by capacity calls. Reservations are not stored: they follow
+// from the bindings and the copies. The type is safe for concurrent use.
 type reservations struct {
-	fleet  rooms
+	fleet  fleetCapacity
 	copies copies
-	// refused returns the generation of a binding that a cluster refused last; 0: none.
+	// refused returns the generation of a binding for which a cluster last refused the rendered
+	// object; 0: none.
 	refused func(binding types.UID, cluster string) (generation int64)
-	limit   time.Duration
+	limit   time.Duration // reservationLimit, except in tests
 
 	// deciding is held during a decision by capacity and its reservation.
 	deciding sync.Mutex
 
 	mu     sync.Mutex
-	active bool
-	held   map[binding.Template]*hold
-	owners map[types.UID]binding.Template
+	active bool                                  // activate was called
+	held   map[binding.Template]*hold            // by template
+	owners map[types.UID]binding.Template        // templates with reservations, by UID of the binding
 	in     map[string]sets.Set[binding.Template] // templates with reservations, by cluster
 	due    []due                                 // sorted by time
 	unsure sets.Set[string]                      // clusters whose copies must be read again
-	looked time.Time
+	looked time.Time                             // when refresh last read the copies in unsure
 }
 
-// rooms is the part of fleet.Cache that reservations uses.
-type rooms interface {
+// fleetCapacity is the part of fleet.Cache that reservations uses. Tests replace it.
+type fleetCapacity interface {
 	Reserve(cluster string, claim *scheduler.Claim, replicas, objects int64)
 	Doubt(cluster string, n int)
 	Snapshot() *fleet.Snapshot
 }
 
-// hold is the reservation for a binding. It has only shares with missing pods.
+// hold is what is reserved for one binding, by cluster. It has a share only for a cluster in which
+// pods are still missing.
 type hold struct {
-	uid        types.UID // UID of the binding, once it is written
-	generation int64     // of the binding that has these shares; 0: not written
-	claim      *scheduler.Claim
-	shares     map[string]share
+	uid        types.UID        // UID of the binding, once it is written
+	generation int64            // of the binding with these targets; 0: it is not written yet
+	claim      *scheduler.Claim // what each replica requires
+	shares     map[string]share // by cluster
 }
 
-// demand is what an object requires of a cluster: the claim of each replica or, if the object has
-// components, all of these together.
+// demand is what an object requires of a cluster: each replica has the claim or, if the object has
+// components, all components together are required.
 type demand struct {
 	claim      *scheduler.Claim
 	components []scheduler.Component
 }
 
-// pods returns how many pods an object shall have in a target cluster.
+// pods returns how many pods an object is to have in a target cluster: all pods of its components,
+// or else the replicas of the target.
 func (d demand) pods(t workv1alpha2.TargetCluster) int64 {
 	if d.components == nil {
 		return number(t.Replicas)
@@ -81,7 +86,8 @@ func (d demand) pods(t workv1alpha2.TargetCluster) int64 {
 	return n
 }
 
-// grown returns the components with more replicas than before, with the difference as replicas.
+// grown returns the components that have more replicas than in before, the components in the
+// present spec of the binding. Replicas of the result are the additional ones.
 func (d demand) grown(before []workv1alpha2.Component) []scheduler.Component {
 	more := []scheduler.Component{}
 	for _, c := range d.components {
@@ -95,7 +101,7 @@ func (d demand) grown(before []workv1alpha2.Component) []scheduler.Component {
 	return more
 }
 
-// heldBy returns how many pods a binding wants in one of its target clusters.
+// heldBy returns how many pods the present spec of a binding wants in its target cluster t.
 func heldBy(spec *workv1alpha2.BindingSpec, t workv1alpha2.TargetCluster) int64 {
 	if spec.Components == nil {
 		return number(t.Replicas)
@@ -107,27 +113,33 @@ func heldBy(spec *workv1alpha2.BindingSpec, t workv1alpha2.TargetCluster) int64 
 	return n
 }
 
-// share is the reservation in one cluster: wanted pods less seen pods. An object with components
-// reserves the components until all pods are seen. While doubt is true, the missing number is
-// unknown, and so is the cluster's capacity.
+// share is what is reserved in one cluster for one binding: capacity for the wanted pods less the
+// seen ones. For an object with components, all components are reserved until all pods are seen.
+// While doubt is true, it is unknown how many pods exist, and so the free capacity of the cluster
+// counts as unknown.
 type share struct {
-	wanted, seen int64
+	wanted, seen int64 // pods that the binding wants, and that its copy has
 	components   []scheduler.Component
 	there        bool // the object was placed there before, perhaps with 0 replicas
 	doubt        bool
-	until        time.Time
+	until        time.Time // the reservation ends then
 }
 
+// missing returns the number of pods for which capacity is reserved; 0 or less: the reservation is
+// over.
 func (s share) missing() int64 { return s.wanted - s.seen }
 
-// due is the time at which a share expires.
+// due is the time at which the reservation for a template in a cluster ends.
 type due struct {
 	at      time.Time
 	of      binding.Template
 	cluster string
 }
 
-func newReservations(f rooms, c copies, refused func(types.UID, string) int64) *reservations {
+// newReservations returns reservations that reserve nothing before activate. refused returns the
+// generation of a binding for which a cluster last refused the rendered object; nil: none is ever
+// refused.
+func newReservations(f fleetCapacity, c copies, refused func(types.UID, string) int64) *reservations {
 	if refused == nil {
 		refused = func(types.UID, string) int64 { return 0 }
 	}
@@ -138,9 +150,10 @@ func newReservations(f rooms, c copies, refused func(types.UID, string) int64) *
 	}
 }
 
-// activate starts the reservations, from the present bindings; later calls do nothing. claim
-// returns the demand of a binding's template. An earlier process placed copies that are still
-// unknown, and most of their pods run. They are in doubt until the time doubt.
+// activate starts the reservations with the present bindings; later calls do nothing. claim returns
+// what the template of a binding requires. If the copy of a binding in a cluster is unknown, an
+// earlier process placed it, and most of its pods exist. Its share is in doubt until the copy is
+// known, at most until the time doubt.
 func (r *reservations) activate(
 	bindings func() []*workv1alpha2.ResourceBinding, claim func(*workv1alpha2.ResourceBinding) demand, doubt time.Time,
 ) {
@@ -181,8 +194,10 @@ func (r *reservations) activate(
 	slices.SortStableFunc(r.due, func(a, b due) int { return a.at.Compare(b.at) })
 }
 
-// take reserves what a decision wants beyond what the binding wants now. b is nil if there is no
-// binding yet. The caller calls undo if the decision cannot be written.
+// take reserves what a decision on the template k wants beyond what its binding b wants now. b is
+// nil if there is no binding yet, and want is nil if nothing was decided. d is what the template
+// requires. Before activate, take does nothing. The caller calls undo if the decision cannot be
+// written: that restores the former reservation, unless the reservation has changed since.
 func (r *reservations) take(
 	k binding.Template, b *workv1alpha2.ResourceBinding, d demand, want *workv1alpha2.BindingSpec,
 ) (undo func()) {
@@ -241,6 +256,7 @@ func (r *reservations) take(
 	}
 }
 
+// share returns what is reserved in a cluster; false if nothing is, or h is nil.
 func (h *hold) share(cluster string) (share, bool) {
 	if h == nil {
 		return share{}, false
@@ -249,7 +265,9 @@ func (h *hold) share(cluster string) (share, bool) {
 	return s, ok
 }
 
-// written records that the binding of a decision was written.
+// written records that the binding b of the template k was written with a decision, and reads its
+// copies again. If a cluster has refused the rendered object of this generation, the reservation
+// there ends.
 func (r *reservations) written(k binding.Template, b *workv1alpha2.ResourceBinding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,7 +281,8 @@ func (r *reservations) written(k binding.Template, b *workv1alpha2.ResourceBindi
 	r.lookForRefusals(k)
 }
 
-// forget ends the reservations of a binding that is deleted.
+// forget ends the reservations for the binding with this UID, which is deleted. An unknown binding
+// is ignored.
 func (r *reservations) forget(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,8 +291,9 @@ func (r *reservations) forget(uid types.UID) {
 	}
 }
 
-// observed reads the copies of a binding in a cluster again. If uid is "", refresh later reads all
-// copies of the cluster.
+// observed updates the reservation for the binding with this UID in a cluster, because its copy
+// there changed. If uid is "", more copies in the cluster may have become known: the next refresh
+// reads all of them again.
 func (r *reservations) observed(cluster string, uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -288,7 +308,8 @@ func (r *reservations) observed(cluster string, uid types.UID) {
 	}
 }
 
-// answered ends reservations for manifests that clusters refused.
+// answered ends the reservations for the binding with this UID in clusters that have refused its
+// present manifest. An unknown binding is ignored.
 func (r *reservations) answered(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -297,7 +318,8 @@ func (r *reservations) answered(uid types.UID) {
 	}
 }
 
-// refresh ends expired shares, and reads unknown copies again.
+// refresh ends the reservations that have expired at the time now. It also reads copies again whose
+// state was unknown, at most once in doubtLook.
 func (r *reservations) refresh(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -315,7 +337,7 @@ func (r *reservations) refresh(now time.Time) {
 	snapshot := r.fleet.Snapshot()
 	for cluster := range r.unsure {
 		if c, ok := snapshot.Cluster(cluster); ok && !c.Reachable {
-			continue // nothing more is known, and nothing is placed there
+			continue // its copies stay unknown, and no decision places anything in it
 		}
 		r.unsure.Delete(cluster)
 		for k := range r.in[cluster].Clone() {
@@ -324,9 +346,10 @@ func (r *reservations) refresh(now time.Time) {
 	}
 }
 
-// The methods below require mu.
+// The caller of each method below holds r.mu.
 
-// look returns the share updated with the pods of the copy.
+// look returns the share s of a binding with the pods that its copy in the cluster has now. If the
+// copy is unknown, it returns s, and refresh reads the copy again later. The caller holds r.mu.
 func (r *reservations) look(uid types.UID, cluster string, s share) share {
 	n, known := r.copies.Pods(uid, cluster)
 	if !known {
@@ -340,18 +363,24 @@ func (r *reservations) look(uid types.UID, cluster string, s share) share {
 	return s
 }
 
+// update reads the copy of the template k in a cluster again, if its binding is written and has a
+// reservation there. The caller holds r.mu.
 func (r *reservations) update(k binding.Template, cluster string) {
 	if s, held := r.held[k].share(cluster); held && r.held[k].uid != "" {
 		r.set(k, cluster, r.look(r.held[k].uid, cluster, s))
 	}
 }
 
+// lookAt reads the copies of the template k again in all clusters in which capacity is reserved for
+// it. The caller holds r.mu.
 func (r *reservations) lookAt(k binding.Template) {
 	for cluster := range r.sharesOf(k) {
 		r.update(k, cluster)
 	}
 }
 
+// lookForRefusals ends the reservations for the template k in clusters that refused its present
+// manifest. The caller holds r.mu.
 func (r *reservations) lookForRefusals(k binding.Template) {
 	for cluster := range r.sharesOf(k) {
 		if h := r.held[k]; h != nil && h.generation > 0 && r.refused(h.uid, cluster) >= h.generation {
@@ -360,7 +389,8 @@ func (r *reservations) lookForRefusals(k binding.Template) {
 	}
 }
 
-// sharesOf returns the clusters with a reservation for a template.
+// sharesOf returns the clusters in which capacity is reserved for the template k; nil: none. The
+// caller holds r.mu.
 func (r *reservations) sharesOf(k binding.Template) sets.Set[string] {
 	if h := r.held[k]; h != nil {
 		return sets.KeySet(h.shares)
@@ -368,7 +398,8 @@ func (r *reservations) sharesOf(k binding.Template) sets.Set[string] {
 	return nil
 }
 
-// set replaces a share. A share without missing pods is removed.
+// set replaces what is reserved for the template k in a cluster. A share without missing pods ends
+// the reservation. k must have a hold. The caller holds r.mu.
 func (r *reservations) set(k binding.Template, cluster string, s share) {
 	h := r.held[k]
 	before := h.shares[cluster]
@@ -388,7 +419,8 @@ func (r *reservations) set(k binding.Template, cluster string, s share) {
 	}
 }
 
-// replace replaces all that is reserved for a template. If next is nil, nothing is reserved.
+// replace replaces all that is reserved for the template k by next. If next is nil or has no
+// shares, all its reservations end. The caller holds r.mu.
 func (r *reservations) replace(k binding.Template, next *hold) {
 	before := r.held[k]
 	delete(r.held, k)
@@ -420,6 +452,7 @@ func (r *reservations) replace(k binding.Template, next *hold) {
 	}
 }
 
+// leave removes the template k from those with a reservation in a cluster. The caller holds r.mu.
 func (r *reservations) leave(k binding.Template, cluster string) {
 	if r.in[cluster].Delete(k); r.in[cluster].Len() == 0 {
 		delete(r.in, cluster)
@@ -427,7 +460,9 @@ func (r *reservations) leave(k binding.Template, cluster string) {
 	}
 }
 
-// count adds a share to the reservations of its cluster (sign 1), or subtracts it (sign -1).
+// count adds a share of the hold h to the capacity that the fleet has reserved in a cluster (sign
+// 1), or subtracts it (sign -1). A share in doubt instead makes the free capacity of the cluster
+// unknown. The caller holds r.mu.
 func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 	switch {
 	case s.missing() <= 0:
@@ -435,7 +470,7 @@ func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 		r.fleet.Doubt(cluster, sign)
 	default:
 		objects := int64(0)
-		if !s.there && s.seen == 0 { // not there yet, as far as is known
+		if !s.there && s.seen == 0 { // the object is not in the cluster yet, as far as is known
 			objects = 1
 		}
 		if s.components != nil {

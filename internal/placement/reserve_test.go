@@ -24,8 +24,8 @@ import (
 
 const insufficient = workv1alpha2.ReasonInsufficient
 
-// byRoom returns a policy that divides Deployments by free capacity.
-func (w *world) byRoom() *policyv1alpha1.PropagationPolicy {
+// byCapacity returns a policy that divides Deployments by free capacity.
+func (w *world) byCapacity() *policyv1alpha1.PropagationPolicy {
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
 	return p
@@ -82,14 +82,14 @@ func (w *world) decided(prefix string, n int) (placed map[string]int, nowhere in
 	return placed, nowhere
 }
 
-func (w *world) rooms(n int64) {
+func (w *world) setCapacity(n int64) {
 	w.change(func(f *fakeFleet) {
 		for _, c := range w.clusters {
-			f.room[c] = n
+			f.capacity[c] = n
 		}
 	})
 	for _, c := range w.clusters {
-		w.seen("its room", func(c *fleet.Cluster) bool { return c != nil && c.Room != nil }, c)
+		w.seen("its capacity", func(c *fleet.Cluster) bool { return c != nil && c.FreeCapacity != nil }, c)
 	}
 }
 
@@ -104,7 +104,7 @@ func (w *world) appear(n int64) {
 			}
 		}
 		for _, c := range w.clusters {
-			f.room[c] -= n
+			f.capacity[c] -= n
 		}
 	})
 	w.fleet.mu.Lock()
@@ -119,12 +119,12 @@ func (w *world) appear(n int64) {
 	}
 }
 
-// TestBurstKeepsWithinTheRoom: many Deployments at once do not get the same capacity twice. No
+// TestBurstKeepsWithinTheCapacity: many Deployments at once do not get the same capacity twice. No
 // cluster gets more than fits, although no pods exist yet.
-func TestBurstKeepsWithinTheRoom(t *testing.T) {
+func TestBurstKeepsWithinTheCapacity(t *testing.T) {
 	w := newWorld(t, 3)
-	w.rooms(10)
-	w.create(w.byRoom())
+	w.setCapacity(10)
+	w.create(w.byCapacity())
 	w.burst("web", 40, 1)
 	placed, nowhere := w.decided("web", 40)
 	if diff := cmp.Diff(map[string]int{"a": 10, "b": 10, "c": 10}, placed); diff != "" || nowhere != 10 {
@@ -133,7 +133,7 @@ func TestBurstKeepsWithinTheRoom(t *testing.T) {
 
 	// The pods appear, and count once: capacity that becomes free is free.
 	w.appear(10)
-	w.change(func(f *fakeFleet) { f.room[w.clusters[1]] = 20 })
+	w.change(func(f *fakeFleet) { f.capacity[w.clusters[1]] = 20 })
 	w.burst("api", 12, 1)
 	if placed, _ = w.decided("api", 12); placed["b"] < 22 || placed["a"] != 10 || placed["c"] != 10 {
 		t.Errorf("the clusters have %v, want all that were created last in b", placed)
@@ -144,8 +144,8 @@ func TestBurstKeepsWithinTheRoom(t *testing.T) {
 // that are placed without regard to capacity reserve capacity, too.
 func TestReservationsAreWhatIsMissing(t *testing.T) {
 	w := newWorld(t, 1)
-	w.rooms(10)
-	w.create(w.byRoom())
+	w.setCapacity(10)
+	w.create(w.byCapacity())
 	web := deployment("web", 4, nil)
 	w.create(web)
 	w.waitPlaced("web-deployment", "a=4", scheduled)
@@ -162,12 +162,12 @@ func TestReservationsAreWhatIsMissing(t *testing.T) {
 	w.waitPlaced("late-deployment", "", insufficient)
 }
 
-// TestDeletedFreesItsRoom: the capacity of a deleted Deployment is free at once, while its copies
-// still exist.
-func TestDeletedFreesItsRoom(t *testing.T) {
+// TestDeletedFreesItsCapacity: the capacity of a deleted Deployment is free at once, while its
+// copies still exist.
+func TestDeletedFreesItsCapacity(t *testing.T) {
 	w := newWorld(t, 1)
-	w.rooms(3)
-	w.create(w.byRoom())
+	w.setCapacity(3)
+	w.create(w.byCapacity())
 	first := deployment("first", 3, nil)
 	first.Namespace = w.namespace
 	if err := w.client.Create(w.ctx, first); err != nil {
@@ -190,8 +190,8 @@ func TestDeletedFreesItsRoom(t *testing.T) {
 // bindings and the copies.
 func TestReservationsAfterARestart(t *testing.T) {
 	w := newWorld(t, 2)
-	w.rooms(5)
-	w.create(w.byRoom())
+	w.setCapacity(5)
+	w.create(w.byCapacity())
 	w.burst("web", 8, 1)
 	if placed, _ := w.decided("web", 8); placed["a"]+placed["b"] != 8 {
 		t.Fatalf("the clusters have %v, want 8", placed)
@@ -199,7 +199,7 @@ func TestReservationsAfterARestart(t *testing.T) {
 	w.stop()
 	w.change(func(f *fakeFleet) { f.listed = true })
 	w.start()
-	w.rooms(5)
+	w.setCapacity(5)
 	w.create(deployment("large", 3, nil))
 	w.waitPlaced("large-deployment", "a=1 b=1", insufficient)
 	w.create(deployment("late", 1, nil))
@@ -254,7 +254,7 @@ func TestReservations(t *testing.T) {
 	}
 	k := binding.Template{GroupKind: schema.GroupKind{Group: "apps", Kind: "Deployment"}, Namespace: "shop", Name: "web"}
 	decide := func(s *state, where string) {
-		want := standing(policyv1alpha1.Divided, 0, in(), where)
+		want := placedBinding(policyv1alpha1.Divided, 0, in(), where)
 		s.undo = s.take(k, s.b, demand{}, &want.Spec)
 		want.UID, want.Generation, want.Spec.Resource = "binding", 1, workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}
 		if s.b != nil {
@@ -330,11 +330,11 @@ func TestReservations(t *testing.T) {
 // TestReservationsInDoubt: copies of an earlier process are in doubt until they are known. Then
 // their missing pods are reserved. After a while, unknown copies no longer delay decisions.
 func TestReservationsInDoubt(t *testing.T) {
-	b := standing(policyv1alpha1.Divided, 5, in(), "a=3 b=2")
-	going := standing(policyv1alpha1.Divided, 5, in(), "a=3")
+	b := placedBinding(policyv1alpha1.Divided, 5, in(), "a=3 b=2")
+	going := placedBinding(policyv1alpha1.Divided, 5, in(), "a=3")
 	now := metav1.Now()
 	going.UID, going.Name, going.DeletionTimestamp = "going", "going", &now
-	whole := standing("", 0, in(), "a b")
+	whole := placedBinding("", 0, in(), "a b")
 	whole.UID, whole.Name = "whole", "whole"
 	begin := func(doubt time.Time, pods map[copyOf]int64) (*reservations, *ledger, *fakeFleet) {
 		silent := but("b", func(c *fleet.Cluster) { c.Reachable = false })

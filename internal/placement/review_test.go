@@ -34,7 +34,7 @@ func TestReviewIsTheDecision(t *testing.T) {
 	for round := range 12 {
 		w.change(func(f *fakeFleet) {
 			for _, c := range w.clusters {
-				f.room[c] = int64(random.IntN(8))
+				f.capacity[c] = int64(random.IntN(8))
 				f.unreachable[c] = random.IntN(6) == 0
 				f.presence[c] = presence.Present
 				if random.IntN(8) == 0 {

@@ -13,8 +13,9 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// A template that is known in another version first is placed in the version that its policy names, from its first binding on. Only where the hub does not serve that version
-// it is placed in another.
+// TestPlacedInTheVersionThatThePolicyNames: a template that the hub first saw in another
+// version is placed, from its first binding on, in the version that its policy names. Only if
+// the hub does not serve that version, it is placed in another.
 func TestPlacedInTheVersionThatThePolicyNames(t *testing.T) {
 	w := newWorld(t, 1)
 	for i, tc := range []struct{ named, want string }{{"v1alpha1", "v1alpha1"}, {"v9", "v1"}} {

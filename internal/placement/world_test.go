@@ -104,10 +104,10 @@ type fakeFleet struct {
 	mu          sync.Mutex
 	unreachable map[string]bool
 	presence    map[string]presence.Presence // by cluster; none: Present
-	room        map[string]int64
+	capacity    map[string]int64
 	copied      map[string]int32 // replicas of every binding's copy in a cluster; none: Unknown
 	pods        map[copyOf]int64 // of copies
-	listed      bool             // what has no pods there is known to have none
+	listed      bool             // the pods of other copies are known to be absent
 	required    map[schema.GroupVersionKind]bool
 	subscribers []func(cluster string)
 	observers   []func(cluster string, binding types.UID)
@@ -137,7 +137,7 @@ func (n free) Sets(components []scheduler.Component, _ bool) (sets int64, lackin
 	return int64(n) / max(1, each), "", ""
 }
 
-func (n free) Without(taken []scheduler.Taken) scheduler.Room {
+func (n free) Without(taken []scheduler.Taken) scheduler.FreeCapacity {
 	for _, t := range taken {
 		n = max(0, n-free(t.Replicas))
 	}
@@ -153,10 +153,10 @@ func (f *fakeFleet) Contact(cluster string, _ types.UID) (bool, scheduler.APIs) 
 	return !f.unreachable[cluster], kinds(presence.Present)
 }
 
-func (f *fakeFleet) Room(cluster string) fleet.Room {
+func (f *fakeFleet) FreeCapacity(cluster string) fleet.FreeCapacity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n, ok := f.room[cluster]; ok {
+	if n, ok := f.capacity[cluster]; ok {
 		return free(n)
 	}
 	return nil
@@ -236,7 +236,7 @@ func newWorld(t *testing.T, n int) *world {
 	w := &world{
 		reportDelay: reportDelay, capacityRetry: capacityLook, waitPatience: waitPatience, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
-			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
+			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, capacity: map[string]int64{}, copied: map[string]int32{},
 			pods: map[copyOf]int64{},
 		},
 	}
@@ -521,7 +521,8 @@ type recorder struct {
 	mu     sync.Mutex
 	writes []string
 	next   http.RoundTripper
-	// answered, if it is set, is called with each write that the hub has done, before the controller has the answer.
+	// answered, unless nil, is called with each write that the hub has done, before the
+	// controller gets the answer.
 	answered func(*http.Request)
 }
 

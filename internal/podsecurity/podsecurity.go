@@ -21,10 +21,12 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// labelPrefix is the prefix of the labels that set the levels of a namespace.
+// labelPrefix is the prefix of the labels of a namespace that set its levels of Pod Security:
+// enforce, audit, warn and their versions.
 const labelPrefix = "pod-security.kubernetes.io/"
 
-// Labels returns the labels of a namespace that set its levels; nil if there are none.
+// Labels returns the Pod Security labels among the labels of a namespace; nil if there are none.
+// Orrery copies them to the namespace in members.
 func Labels(labels map[string]string) map[string]string {
 	var found map[string]string
 	for key, value := range labels {
@@ -39,8 +41,8 @@ func Labels(labels map[string]string) map[string]string {
 	return found
 }
 
-// Level is the level of namespaces without labels: privileged, baseline or restricted. The zero
-// value is privileged. It is the value of a flag.
+// Level is a level of the Pod Security Standards: privileged, baseline or restricted. It is the
+// value of a server flag, for namespaces without labels. "" means privileged.
 type Level string
 
 // String implements pflag.Value.
@@ -51,7 +53,8 @@ func (l *Level) String() string {
 	return string(*l)
 }
 
-// Set implements pflag.Value.
+// Set implements pflag.Value. Another value than the three levels is an error and does not change
+// l.
 func (l *Level) Set(value string) error {
 	level, err := api.ParseLevel(value)
 	if err != nil {
@@ -64,13 +67,15 @@ func (l *Level) Set(value string) error {
 // Type implements pflag.Value.
 func (l *Level) Type() string { return "level" }
 
-// Standard checks objects against the levels of their namespaces.
+// Standard checks the pods in objects of the hub against the Pod Security levels of their
+// namespaces. It is immutable and may be used from several goroutines.
 type Standard struct {
 	evaluator policy.Evaluator
 	defaults  api.Policy
 }
 
-// New returns a standard with the level for namespaces without labels.
+// New returns a Standard with the checks of all versions. unlabelled is the level of namespaces
+// without labels. An error means that the built-in checks are invalid.
 func New(unlabelled Level) (*Standard, error) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -81,8 +86,11 @@ func New(unlabelled Level) (*Standard, error) {
 	return s, nil
 }
 
-// Violation returns why a namespace with these labels does not admit the pods of an object; ""
-// if it does. As in Kubernetes, a level that cannot be read counts as restricted.
+// Violation returns the message why a namespace with the labels namespace does not admit the pods
+// of an object. It is "" if the namespace admits them, or if the object has no pods. Only the label
+// of enforce counts; an invalid level counts as restricted, as in Kubernetes. The message is about
+// the first pod spec that violates the level. A pod spec that cannot be decoded is refused, except
+// at the level privileged.
 func (s *Standard) Violation(o *unstructured.Unstructured, namespace map[string]string) string {
 	decided, _ := api.PolicyToEvaluate(namespace, s.defaults)
 	level := decided.Enforce
@@ -106,9 +114,11 @@ func (s *Standard) Violation(o *unstructured.Unstructured, namespace map[string]
 	return found
 }
 
-// pods calls f for every pod spec in an object, with the metadata beside it, until f returns
-// false. It recognizes pod specs by their fields and not by the kind of the object, because
-// kinds of CustomResourceDefinitions have pods, too.
+// pods calls f for each pod spec in at, which is an object or a part of it. path is the path of at
+// in the object, and metadata the metadata field beside at, which may be nil. f gets both for the
+// pod spec, such as spec.template.spec. Pod specs are recognized by their fields and not by the
+// kind of the object, because custom kinds contain pods, too. When f returns false, pods stops and
+// returns false.
 func pods(path string, metadata, at map[string]any, f func(path string, metadata, spec map[string]any) bool) bool {
 	if looksLikePod(at) && !f(path, metadata, at) {
 		return false
@@ -123,6 +133,8 @@ func pods(path string, metadata, at map[string]any, f func(path string, metadata
 	return true
 }
 
+// podsIn calls pods for each map in v, which is the value of a field: a map, a list or neither.
+// metadata is that beside a map; elements of lists have none. It returns false when f did.
 func podsIn(path string, metadata map[string]any, v any, f func(path string, metadata, spec map[string]any) bool) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -137,8 +149,8 @@ func podsIn(path string, metadata map[string]any, v any, f func(path string, met
 	return true
 }
 
-// looksLikePod reports whether a map has a list of containers, or requests a namespace of the
-// node.
+// looksLikePod reports whether a map looks like a pod spec. It does if it has a list of containers
+// of any sort, or requests the network, process or IPC namespace of the node.
 func looksLikePod(o map[string]any) bool {
 	for _, name := range []string{"containers", "initContainers", "ephemeralContainers"} {
 		list, _ := o[name].([]any)

@@ -11,17 +11,17 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Affinity is a ClusterAffinity, compiled once for many clusters. It is immutable and may be
-// shared.
+// Affinity is a compiled ClusterAffinity of a policy: it selects clusters by name, labels,
+// provider, region and zones. It is immutable and may be shared.
 type Affinity struct {
-	all              bool // every cluster
-	names, excluded  sets.Set[string]
-	labels           labels.Selector // nil: any
+	all              bool             // every cluster
+	names, excluded  sets.Set[string] // nil names: any name
+	labels           labels.Selector  // nil: any
 	fieldsExpression []policyv1alpha1.FieldSelectorRequirement
 }
 
-// CompileAffinity compiles an affinity; nil selects every cluster. The error names the invalid
-// field.
+// CompileAffinity compiles a ClusterAffinity; nil selects every cluster. The error names the field
+// that is invalid.
 func CompileAffinity(affinity *policyv1alpha1.ClusterAffinity) (*Affinity, error) {
 	if affinity == nil {
 		return &Affinity{all: true}, nil
@@ -54,7 +54,10 @@ func CompileAffinity(affinity *policyv1alpha1.ClusterAffinity) (*Affinity, error
 	return a, nil
 }
 
-// Selects reports whether the affinity selects a cluster. It allocates nothing.
+// Selects reports whether the affinity selects a cluster with this name and these properties.
+// provider and region are "", and zones empty, if the cluster has none. An exclusion by name wins
+// over everything else. Selects allocates no memory, because the scheduler calls it for every
+// cluster.
 func (a *Affinity) Selects(name string, clusterLabels labels.Set, provider, region string, zones []string) bool {
 	switch {
 	case a.all:
@@ -95,5 +98,6 @@ func (a *Affinity) Selects(name string, clusterLabels labels.Set, provider, regi
 	return true
 }
 
-// Excludes reports whether the affinity excludes a cluster by name.
+// Excludes reports whether the affinity excludes the cluster by its name. It is false for a cluster
+// that is not selected for another reason.
 func (a *Affinity) Excludes(name string) bool { return a.excluded.Has(name) }

@@ -21,13 +21,13 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Name returns the name of a policy. Cluster-wide policies have no namespace.
+// Name returns the namespace and name of a policy. A ClusterPropagationPolicy has no namespace.
 func Name(p *policyv1alpha1.PropagationPolicy) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// Kind returns the kind of a policy. Both kinds share one Go type, and a cluster-wide policy has no
-// namespace.
+// Kind returns the kind of a policy by its namespace: ClusterPropagationPolicy if the namespace is
+// "", else PropagationPolicy. Both kinds share one Go type.
 func Kind(namespace string) string {
 	if namespace == "" {
 		return "ClusterPropagationPolicy"
@@ -35,31 +35,33 @@ func Kind(namespace string) string {
 	return "PropagationPolicy"
 }
 
-// Claim is one policy's claim on an object.
+// Claim says that a policy selects an object and may place it. An Index returns the claims on an
+// object.
 type Claim struct {
 	Policy *policyv1alpha1.PropagationPolicy
-	// GVK is the kind in the version that the policy's selector names.
+	// GVK is the kind of the object, in the version that the selector of the policy names.
 	GVK schema.GroupVersionKind
 
-	specificity int
+	specificity int // byKind, byLabels or byName
 }
 
-// Levels of specificity of a selector.
+// How specific a selector is: it names only a kind, also labels, or also the name of an object. The
+// higher level wins.
 const (
 	byKind = iota
 	byLabels
 	byName
 )
 
-// Index finds the policies that select an object without checking all policies. It is safe for
-// concurrent use. The policies in it are read-only.
+// Index has propagation policies, and finds those that select an object without checking all of
+// them. It is safe for concurrent use. Policies that it returns are read-only.
 type Index struct {
 	mu       sync.RWMutex
 	policies map[types.NamespacedName]*policyv1alpha1.PropagationPolicy
 	scopes   map[scope]*selectors
 }
 
-// NewIndex returns an Index of the policies.
+// NewIndex returns an Index with the given policies, which the caller must not change afterwards.
 func NewIndex(policies ...*policyv1alpha1.PropagationPolicy) *Index {
 	x := &Index{
 		policies: map[types.NamespacedName]*policyv1alpha1.PropagationPolicy{},
@@ -71,7 +73,8 @@ func NewIndex(policies ...*policyv1alpha1.PropagationPolicy) *Index {
 	return x
 }
 
-// scope is where a selector applies: a kind, and one namespace; "" is every namespace.
+// scope is where a selector applies: a kind, and one namespace; "": every namespace, and
+// cluster-scoped objects.
 type scope struct {
 	kind      schema.GroupKind
 	namespace string
@@ -80,19 +83,21 @@ type scope struct {
 // entry is one selector of one policy.
 type entry struct {
 	Claim
-	name   string
+	name   string          // that the object must have; "": any
 	labels labels.Selector // nil: any labels
-	pair   [2]string       // a label that labels requires; empty: none
+	pair   [2]string       // key and value of a label that labels requires; empty: none
 }
 
-// selectors has the entries of one scope, by what they require of an object.
+// selectors has the entries of one scope, in three groups by what they require, so that few of them
+// are checked for an object.
 type selectors struct {
 	names map[string][]entry    // by required name
 	pairs map[[2]string][]entry // by a required label
-	rest  []entry
+	rest  []entry               // entries without a name and label
 }
 
-// Set adds or replaces a policy.
+// Set adds a policy, or replaces the one with its name. It keeps p, which the caller must not
+// change afterwards. Selectors that can never select anything, which Problems reports, are ignored.
 func (x *Index) Set(p *policyv1alpha1.PropagationPolicy) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -119,14 +124,14 @@ func (x *Index) Set(p *policyv1alpha1.PropagationPolicy) {
 	}
 }
 
-// Delete removes a policy.
+// Delete removes the policy with the name. If there is none, it does nothing.
 func (x *Index) Delete(name types.NamespacedName) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.remove(name)
 }
 
-// Get returns the policy with the name.
+// Get returns the policy with the name, read-only; false if there is none.
 func (x *Index) Get(name types.NamespacedName) (*policyv1alpha1.PropagationPolicy, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -141,6 +146,7 @@ func (x *Index) All() []*policyv1alpha1.PropagationPolicy {
 	return slices.Collect(maps.Values(x.policies))
 }
 
+// remove removes the policy with the name and its entries, if there is one. The caller holds x.mu.
 func (x *Index) remove(name types.NamespacedName) {
 	p, ok := x.policies[name]
 	if !ok {
@@ -168,13 +174,16 @@ func (x *Index) remove(name types.NamespacedName) {
 	}
 }
 
+// drop removes from the list m[key] the entries that the function which selects. If the list is
+// then empty, it deletes the key.
 func drop[K comparable](m map[K][]entry, key K, which func(entry) bool) {
 	if m[key] = slices.DeleteFunc(m[key], which); len(m[key]) == 0 {
 		delete(m, key)
 	}
 }
 
-// read converts a selector to an entry; false if it can select nothing, see Problems.
+// read converts a selector of the policy p to its scope and entry. It returns false if the selector
+// can never select anything, see Problems.
 func read(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector) (scope, entry, bool) {
 	if problem(p, s) != nil {
 		return scope{}, entry{}, false
@@ -189,7 +198,7 @@ func read(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 		e.specificity = byLabels
 	}
 	if s.LabelSelector != nil {
-		e.labels, _ = metav1.LabelSelectorAsSelector(s.LabelSelector) // problem has checked it
+		e.labels, _ = metav1.LabelSelectorAsSelector(s.LabelSelector) // problem has checked the selector
 		for _, key := range slices.Sorted(maps.Keys(s.LabelSelector.MatchLabels)) {
 			e.pair = [2]string{key, s.LabelSelector.MatchLabels[key]}
 			break
@@ -198,8 +207,9 @@ func read(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 	return where, e, true
 }
 
-// Claims returns the policies that select an object: first the one that places it, then those that
-// lose, in order. It returns nil if no policy may claim the object.
+// Claims returns the claims of the policies that select an object: first that of the policy that
+// places it, then those that lose, in order. It is nil if no policy selects the object, or none may
+// place it. The order does not consider which policy has placed the object before: see Settle.
 func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 	if reserved(o) {
 		return nil
@@ -208,12 +218,15 @@ func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 	return claims
 }
 
-// Placeable reports whether an object may be placed, by a policy or as a dependency. Objects that
-// every cluster creates for itself, and the hub's own objects, may not.
+// Placeable reports whether an object of the hub may be placed in clusters, by a policy or as a
+// dependency. Objects that every cluster creates for itself, and the hub's own objects, may not be
+// placed.
 func Placeable(o *unstructured.Unstructured) bool { return !reserved(o) }
 
-// Settle reorders the claims on an object that the policy of that kind and name has placed. A
-// policy whose preemption is Never takes no object from another policy that still selects it.
+// Settle returns the claims on an object in the order that applies after a policy, with that kind
+// and name, has placed it. A policy whose preemption is Never does not take the object from a
+// policy that still selects it. The order stays if the policy that placed the object is first, or
+// has no claim. claims is not changed.
 func Settle(claims []Claim, kind, name string) []Claim {
 	i := slices.IndexFunc(claims, func(c Claim) bool { return Kind(c.Policy.Namespace) == kind && c.Policy.Name == name })
 	if i <= 0 {
@@ -227,16 +240,19 @@ func Settle(claims []Claim, kind, name string) []Claim {
 	return settled
 }
 
-// Skip is a policy that skips an object that its selectors match.
+// Skip says that a policy does not place an object although its selectors match, and why.
 type Skip struct {
 	Policy *policyv1alpha1.PropagationPolicy
-	// Reason is ReasonSystemNamespace or ReasonReservedObject.
+	// Reason is ReasonSystemNamespace or ReasonReservedObject, of package policyv1alpha1.
 	Reason string
-	// Named is true if a selector names the object.
+	// Named is true if a selector of the policy matches the object by its name.
 	Named bool
 }
 
-// Skipped returns the policies that skip an object that their selectors match, each once.
+// Skipped returns the policies whose selectors match an object but that do not place it: the object
+// is in a system namespace that they do not name, or no policy may place it. Each policy appears
+// once, in no order, and only if none of its selectors selects the object. The result is nil if
+// there are none.
 func (x *Index) Skipped(o *unstructured.Unstructured) []Skip {
 	kept := reserved(o)
 	if !kept && !system(o, "") {
@@ -262,8 +278,9 @@ func (x *Index) Skipped(o *unstructured.Unstructured) []Skip {
 }
 
 // matches returns the policies whose selectors match an object, each once with its most specific
-// selector. claims may claim the object and are sorted. skipped would have to name the object's
-// system namespace.
+// selector. claims are sorted, the winner first. skipped are matches of cluster-wide policies for
+// an object of a system namespace that the selector does not name. It does not check whether the
+// object may be placed at all.
 func (x *Index) matches(o *unstructured.Unstructured) (claims, skipped []Claim) {
 	add := func(to []Claim, e entry) []Claim {
 		i := slices.IndexFunc(to, func(c Claim) bool { return c.Policy == e.Policy })
@@ -310,7 +327,8 @@ func (x *Index) matches(o *unstructured.Unstructured) (claims, skipped []Claim) 
 	return claims, skipped
 }
 
-// before compares claims: negative if a wins over b.
+// before compares two claims on an object: the result is negative if a wins over b. It does not
+// consider which policy placed the object, nor preemption.
 func before(a, b Claim) int {
 	clusterWide := func(c Claim) int {
 		if c.Policy.Namespace == "" {

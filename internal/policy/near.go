@@ -14,36 +14,40 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Loses returns why a claim on an object loses against the claim that won, for users.
+// Loses returns why the claim lost on an object loses against the claim won, as a text for users.
 func Loses(won, lost Claim) string {
-	winner := Kind(won.Policy.Namespace) + " " + won.Policy.Name
+	winner := Kind(won.Policy.Namespace) + " " + strings.TrimPrefix(Name(won.Policy).String(), "/")
+	overruled := func(format string, args ...any) string {
+		return "overruled by " + winner + " (" + fmt.Sprintf(format, args...) + ")"
+	}
 	if before(won, lost) > 0 {
-		return winner + " placed it first, and this one's preemption is Never"
+		return overruled("it placed the object first, and this policy has preemption Never")
 	}
 	switch w, l := won.Policy, lost.Policy; {
 	case w.Namespace != "" && l.Namespace == "":
-		return winner + " is of the object's namespace, and comes before cluster-wide ones"
+		return overruled("policies of the namespace come before cluster-wide ones")
 	case w.Spec.Priority != l.Spec.Priority:
-		return fmt.Sprintf("its priority, %d, is lower than that of %s, %d", l.Spec.Priority, winner, w.Spec.Priority)
+		return overruled("its priority %d is higher than %d", w.Spec.Priority, l.Spec.Priority)
 	case won.specificity != lost.specificity:
-		return fmt.Sprintf("it selects the object %s, and %s %s, which says more", specificities[lost.specificity], winner, specificities[won.specificity])
+		return overruled("it selects the object %s, and this policy %s", specificities[won.specificity], specificities[lost.specificity])
 	default:
-		return "it says as much as " + winner + ", whose name comes first in the alphabet"
+		return overruled("equal priority and selectors: the first name in the alphabet wins")
 	}
 }
 
+// specificities has the words for the levels of specificity in messages.
 var specificities = [...]string{byKind: "by its kind alone", byLabels: "by labels", byName: "by name"}
 
-// Miss is a policy that almost selects an object.
+// Miss is a policy that would select an object if one thing differed.
 type Miss struct {
 	Policy *policyv1alpha1.PropagationPolicy
-	// Why the policy does not select it, and what would change that.
+	// Why is a text for users: what prevents the policy from selecting the object.
 	Why string
 
-	how int
+	how int // one of the constants below
 }
 
-// Differences between a selector and an object, the most frequent mistakes first.
+// Ways in which a selector can fail to select an object, the most frequent mistakes of users first.
 const (
 	missedLabels = iota
 	missedProblem
@@ -52,13 +56,15 @@ const (
 	missedName
 )
 
-// Near returns the policies with a selector that fails for an object in exactly one way. Each
-// policy appears once, the nearest first.
+// Near returns the policies with a selector that fails for an object in exactly one way, such as
+// its labels. It is for messages to a user whose object is not placed. Each policy appears once,
+// with its most likely mistake; the most likely come first. Policies of other namespaces are left
+// out. A policy can also appear if another of its selectors selects the object.
 func Near(policies []*policyv1alpha1.PropagationPolicy, o *unstructured.Unstructured) []Miss {
 	var near []Miss
 	for _, p := range policies {
 		if p.Namespace != "" && p.Namespace != o.GetNamespace() {
-			continue // it can never select the object
+			continue // a policy of another namespace can never select the object
 		}
 		best := Miss{how: missedName + 1}
 		for i, s := range p.Spec.ResourceSelectors {
@@ -77,8 +83,8 @@ func Near(policies []*policyv1alpha1.PropagationPolicy, o *unstructured.Unstruct
 	return near
 }
 
-// miss returns the one way in which a selector fails for an object; false if there is none, or
-// several.
+// miss returns the way in which a selector of the policy p fails to select an object. It returns
+// false if the selector selects the object, or fails in several ways.
 func miss(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector, o *unstructured.Unstructured) (Miss, bool) {
 	var found []Miss
 	add := func(how int, format string, args ...any) {
@@ -89,18 +95,18 @@ func miss(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 		if !strings.EqualFold(named.Kind, is.Kind) {
 			return Miss{}, false
 		}
-		add(missedVersion, ": it selects %s %s, and the object is of %s %s", s.APIVersion, s.Kind, o.GetAPIVersion(), o.GetKind())
+		add(missedVersion, ": matches %s %s, and the object is %s %s", s.APIVersion, s.Kind, o.GetAPIVersion(), o.GetKind())
 	}
 	if err := problem(p, s); err != nil {
 		add(missedProblem, ".%s", err)
 	} else if s.Namespace != "" && s.Namespace != o.GetNamespace() {
-		add(missedNamespace, ".namespace: it selects in namespace %s", s.Namespace)
+		add(missedNamespace, ".namespace: matches only namespace %q", s.Namespace)
 	}
 	if s.Name != "" && s.Name != o.GetName() {
-		add(missedName, ".name: it selects %s", s.Name)
+		add(missedName, ".name: matches only %q", s.Name)
 	}
 	if selector, err := metav1.LabelSelectorAsSelector(s.LabelSelector); err == nil && s.LabelSelector != nil && !selector.Matches(labels.Set(o.GetLabels())) {
-		add(missedLabels, ".labelSelector: it selects %s, and the object has %s", selector, labelsOf(o))
+		add(missedLabels, ".labelSelector: matches %s, and the object has %s", selector, labelsOf(o))
 	}
 	if len(found) != 1 {
 		return Miss{}, false
@@ -111,6 +117,8 @@ func miss(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 // mostLabels is the number of labels that a message names at most.
 const mostLabels = 10
 
+// labelsOf returns the labels of an object for a message. If there are more than mostLabels, it
+// returns only their number.
 func labelsOf(o *unstructured.Unstructured) string {
 	all := o.GetLabels()
 	switch {

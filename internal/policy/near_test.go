@@ -16,10 +16,10 @@ func TestNear(t *testing.T) {
 		policy *policyv1alpha1.PropagationPolicy
 		says   string // "": it is not near
 	}{
-		"OtherLabels":        {named("shop/p", 0, labelled(map[string]string{"app": "api"})), `resourceSelectors[0].labelSelector: it selects app=api, and the object has app=web`},
-		"OtherName":          {named("p", 0, deployment("api")), `resourceSelectors[0].name: it selects api`},
-		"OtherNamespace":     {named("p", 0, in("store", deployments())), `resourceSelectors[0].namespace: it selects in namespace store`},
-		"OtherGroup":         {named("p", 0, ofGroup), `resourceSelectors[0]: it selects extensions/v1beta1 Deployment, and the object is of apps/v1 Deployment`},
+		"OtherLabels":        {named("shop/p", 0, labelled(map[string]string{"app": "api"})), `resourceSelectors[0].labelSelector: matches app=api, and the object has app=web`},
+		"OtherName":          {named("p", 0, deployment("api")), `resourceSelectors[0].name: matches only "api"`},
+		"OtherNamespace":     {named("p", 0, in("store", deployments())), `resourceSelectors[0].namespace: matches only namespace "store"`},
+		"OtherGroup":         {named("p", 0, ofGroup), `resourceSelectors[0]: matches extensions/v1beta1 Deployment, and the object is apps/v1 Deployment`},
 		"SelectsNothing":     {named("shop/p", 0, in("store", deployments())), `resourceSelectors[0].namespace "store" selects nothing`},
 		"TheNearestSelector": {named("p", 0, deployment("api"), labelled(map[string]string{"app": "api"})), `resourceSelectors[1].labelSelector`},
 		"TwoThingsDiffer":    {named("p", 0, in("store", deployment("api"))), ""},
@@ -55,17 +55,17 @@ func TestLoses(t *testing.T) {
 		why = append(why, Loses(claims[i], c))
 	}
 	if diff := cmp.Diff([]string{
-		"PropagationPolicy own is of the object's namespace, and comes before cluster-wide ones",
-		"its priority, 5, is lower than that of ClusterPropagationPolicy high, 9",
-		"its priority, 0, is lower than that of ClusterPropagationPolicy never, 5",
-		"it selects the object by its kind alone, and ClusterPropagationPolicy by-name by name, which says more",
-		"it says as much as ClusterPropagationPolicy by-kind, whose name comes first in the alphabet",
+		"overruled by PropagationPolicy shop/own (policies of the namespace come before cluster-wide ones)",
+		"overruled by ClusterPropagationPolicy high (its priority 9 is higher than 5)",
+		"overruled by ClusterPropagationPolicy never (its priority 5 is higher than 0)",
+		"overruled by ClusterPropagationPolicy by-name (it selects the object by name, and this policy by its kind alone)",
+		"overruled by ClusterPropagationPolicy by-kind (equal priority and selectors: the first name in the alphabet wins)",
 	}, why); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	// A policy whose preemption is Never does not take an object that its policy still selects.
 	placed := Settle(NewIndex(never, named("low", 0, deployments())).Claims(web), Kind(""), "low")
-	if got, want := Loses(placed[0], placed[1]), "ClusterPropagationPolicy low placed it first, and this one's preemption is Never"; got != want {
+	if got, want := Loses(placed[0], placed[1]), "overruled by ClusterPropagationPolicy low (it placed the object first, and this policy has preemption Never)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

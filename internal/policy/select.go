@@ -13,7 +13,8 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Kinds returns the kinds that a policy's selectors name, each once, in order.
+// Kinds returns the kinds, each in a version, that the selectors of a policy name. Each appears
+// once, in the order of the selectors.
 func Kinds(p *policyv1alpha1.PropagationPolicy) []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	seen := sets.New[schema.GroupVersionKind]()
@@ -27,7 +28,9 @@ func Kinds(p *policyv1alpha1.PropagationPolicy) []schema.GroupVersionKind {
 	return kinds
 }
 
-// Problems returns an error for each selector that can never select anything.
+// Problems returns an error for each selector of a policy that can never select anything, with the
+// path of the field; nil if there are none. It does not check whether the hub or a cluster serves
+// the kind.
 func Problems(p *policyv1alpha1.PropagationPolicy) []error {
 	var problems []error
 	for i, s := range p.Spec.ResourceSelectors {
@@ -38,6 +41,8 @@ func Problems(p *policyv1alpha1.PropagationPolicy) []error {
 	return problems
 }
 
+// problem returns why a selector of the policy p can never select anything, beginning with the name
+// of the field; nil if the selector can.
 func problem(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector) error {
 	if p.Namespace != "" && s.Namespace != "" && s.Namespace != p.Namespace {
 		return fmt.Errorf("namespace %q selects nothing: a PropagationPolicy selects in its own namespace, %q; use a ClusterPropagationPolicy",
@@ -49,8 +54,9 @@ func problem(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelec
 	return nil
 }
 
-// system reports whether an object belongs to the control plane: it is in a system namespace, or is
-// such a namespace and no selector names it. selected is the name in the selector.
+// system reports whether a cluster-wide policy must name the namespace of an object to select it:
+// the namespace begins with kube- or orrery-. A Namespace object counts if it is such a namespace
+// or default, unless the selector names it. selected is the name in the selector, or "".
 func system(o *unstructured.Unstructured, selected string) bool {
 	namespace := o.GetNamespace()
 	if o.GroupVersionKind().GroupKind() == (schema.GroupKind{Kind: "Namespace"}) {
@@ -64,11 +70,12 @@ func system(o *unstructured.Unstructured, selected string) bool {
 	return strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "orrery-")
 }
 
-// hubNamespace is the namespace of the hub's own data.
+// hubNamespace is the namespace of the hub with its own data: the credentials of the members, and
+// data of the servers.
 const hubNamespace = "orrery-cluster"
 
-// reserved reports whether no policy may claim an object: every Kubernetes cluster creates it for
-// itself, or it belongs to the hub. Members have their own, or must not have it.
+// reserved reports whether an object may not be placed in clusters, by any policy: every Kubernetes
+// cluster creates it for itself, or it belongs to the hub.
 func reserved(o *unstructured.Unstructured) bool {
 	kind, name := o.GroupVersionKind().GroupKind(), o.GetName()
 	switch kind {
@@ -118,6 +125,6 @@ func reserved(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// ours reports whether a name ends with a group of Orrery's, as the names of definitions and
-// APIServices do.
+// ours reports whether a name ends with an API group of Orrery, as the names of its
+// CustomResourceDefinitions and APIServices do.
 func ours(name string) bool { return strings.HasSuffix(name, ".orrery.dev") }

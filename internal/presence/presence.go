@@ -2,7 +2,8 @@
 // object in a cluster, a kind that a cluster serves, a template on the hub.
 package presence
 
-// Presence says whether something exists, as far as is known.
+// Presence says whether something exists: Present, Absent, or Unknown if that could not be
+// determined.
 type Presence int
 
 // Values of Presence. Unknown is the zero value. It is not Absent: nothing may be deleted
@@ -13,7 +14,7 @@ const (
 	Present
 )
 
-// String implements fmt.Stringer.
+// String implements fmt.Stringer: it returns Unknown, Absent or Present.
 func (p Presence) String() string {
 	switch p {
 	case Absent:

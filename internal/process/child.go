@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thread starts processes from one OS thread. The kernel sends the parent-death signal when the
-// thread that started the process ends, not when the supervisor ends. A thread of the Go runtime
-// may end earlier.
+// thread is an OS thread on which all processes of a supervisor are started. The kernel sends the
+// parent-death signal to a process when the thread that started it ends. A thread of the Go runtime
+// may end before the supervisor does.
 type thread struct {
 	work chan func()
 }
 
-// newThread returns a thread that lives until close.
+// newThread returns a new thread, which lives until close. start must not be called after close.
 func newThread() *thread {
 	th := &thread{work: make(chan func())}
 	go func() {
 		runtime.LockOSThread()
-		// Unlocking returns the thread to the runtime. Otherwise the thread would end with the
+		// Unlocking returns the OS thread to the Go runtime. Otherwise the OS thread would end with the
 		// goroutine.
 		defer runtime.UnlockOSThread()
 		for f := range th.work {
@@ -35,9 +35,12 @@ func newThread() *thread {
 	return th
 }
 
+// close ends the goroutine of the thread. Processes that the thread has started continue.
 func (th *thread) close() { close(th.work) }
 
-// start starts cmd as the leader of its own process group.
+// start starts cmd on the thread, and returns when cmd runs. mode decides whether signals go to the
+// process or to its group, and whether the rest of the group is killed when the process ends. cmd
+// must come from Process.command, which gives it a process group.
 func (th *thread) start(cmd *exec.Cmd, mode KillMode) (*child, error) {
 	started := make(chan error)
 	th.work <- func() { started <- cmd.Start() }
@@ -49,7 +52,9 @@ func (th *thread) start(cmd *exec.Cmd, mode KillMode) (*child, error) {
 	return c, nil
 }
 
-// command returns the command of the process or of its probe. Its output goes to log; nil: nowhere.
+// command returns an exec.Cmd with these arguments, for the process p or for its readiness probe.
+// It has the directory, environment and death signal of p, and its own process group. Its output
+// goes to log; nil: nowhere. The command is not started.
 func (p Process) command(args []string, log *os.File) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // it is stopped in order, not by a context
 	cmd.Dir = p.Dir
@@ -69,7 +74,7 @@ func (p Process) command(args []string, log *os.File) *exec.Cmd {
 	return cmd
 }
 
-// child is a started process with its group.
+// child is a started process with its process group. Several goroutines may use it.
 type child struct {
 	cmd  *exec.Cmd
 	pid  int
@@ -81,8 +86,9 @@ type child struct {
 	reaped bool // the PID may belong to another process
 }
 
-// reap waits for the end of the process, and kills the rest of its group unless the kill mode is
-// KillModeProcess. The rest could hold ports and locks that the next start needs.
+// reap waits for the end of the process, and closes done. Unless the kill mode is KillModeProcess,
+// it kills the rest of the process group, which could hold ports and locks that the next start of
+// the process needs.
 func (c *child) reap() {
 	defer close(c.done)
 	for {
@@ -101,7 +107,8 @@ func (c *child) reap() {
 	c.reaped = true
 }
 
-// signal sends sig as the kill mode says, unless the process has ended.
+// signal sends sig to the process or its group, as the kill mode says. It does nothing if the
+// process has ended.
 func (c *child) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +117,8 @@ func (c *child) signal(sig syscall.Signal) {
 	}
 }
 
-// exit returns how the process ended; never nil. It is valid after done is closed.
+// exit returns how the process ended. It is never nil, also for status 0. The caller must have
+// waited until done is closed.
 func (c *child) exit() error {
 	if c.err == nil {
 		return errors.New("exit status 0")
@@ -118,12 +126,13 @@ func (c *child) exit() error {
 	return c.err
 }
 
-// kill signals the process or its group, as the mode says. The caller holds mu, and the process is
-// not reaped yet: later the PID may belong to another process. So an error only means that the
-// process has just ended.
+// kill sends sig to the process or its group, as the kill mode says. The caller holds mu, and the
+// process must not be reaped: later the PID may belong to another process. So an error only means
+// that the process has just ended, and is ignored.
 func (c *child) kill(sig syscall.Signal) { _ = syscall.Kill(c.mode.target(c.pid), sig) }
 
-// target returns the argument of kill(2) for a process: the PID, or its group.
+// target returns the first argument of kill(2) for a process with this PID: the PID with
+// KillModeProcess, else the process group.
 func (m KillMode) target(pid int) int {
 	if m == KillModeProcess {
 		return pid
@@ -131,13 +140,14 @@ func (m KillMode) target(pid int) int {
 	return -pid
 }
 
-// killGrace is how long a process may take to end after SIGKILL: the kernel has to run it once more
-// and to take back its memory, which on a busy machine has taken more than a second. Only a process
-// that is stuck in the kernel takes longer.
+// killGrace is how long a process may take to end after SIGKILL before that counts as a failure.
+// The kernel has to run the process once more and to free its memory, which on a busy machine has
+// taken more than a second.
 const killGrace = 10 * time.Second
 
-// stop sends SIGTERM, and SIGKILL at the deadline. It returns an error if the process still runs
-// after killGrace.
+// stop sends SIGTERM to the process, and SIGKILL at the deadline, and waits until the process has
+// ended. The kill mode decides whether the process group gets the signals. It returns nil if the
+// process has ended already. It is an error if the process still runs killGrace after SIGKILL.
 func (c *child) stop(deadline time.Time) error {
 	c.signal(syscall.SIGTERM)
 	c.signal(syscall.SIGCONT) // a stopped process handles SIGTERM only after it continues
@@ -151,7 +161,8 @@ func (c *child) stop(deadline time.Time) error {
 	return fmt.Errorf("PID %d still runs after SIGKILL", c.pid)
 }
 
-// ends waits until the process has ended, at most until the deadline, and reports whether it has.
+// ends waits until the process has ended or the deadline has passed. It reports whether the process
+// has ended.
 func (c *child) ends(deadline time.Time) bool {
 	select {
 	case <-c.done:

@@ -10,17 +10,20 @@ import (
 	"time"
 )
 
+// Limits of a log: its size before RotateLog moves it (one older file of about this size is kept),
+// the interval between checks of the size, and the end of the log that logTail returns.
 const (
 	logLimit    = 16 << 20 // bytes; one older file of about this size is kept
 	logInterval = 10 * time.Second
 	tailLines   = 10
 	tailBytes   = 8 << 10
 
-	// logMarker begins the line that is written to a log at each start.
+	// logMarker begins the line that is written to the log of a process at each start.
 	logMarker = "=== orrery: "
 )
 
-// openLog opens the log at path, and writes that the named process starts.
+// openLog opens the log at path for appending, and creates it if it does not exist. It writes a
+// line that the process with this name starts. The caller closes the file.
 func openLog(path, name string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -32,10 +35,10 @@ func openLog(path, name string) (*os.File, error) {
 	return f, nil
 }
 
-// RotateLog moves the content of a log that has reached limit bytes to `PATH.1`. It copies the
-// content and truncates the file, because the process keeps the log open. Output between the two
-// steps, some microseconds, is lost. The alternative, to pipe all output through the supervisor,
-// would lose the last lines when the supervisor dies.
+// RotateLog moves the content of the log at path to the file path with the suffix ".1" if the log
+// has at least limit bytes. That file is replaced. RotateLog does nothing if the log is smaller or
+// does not exist. It copies the content and truncates the log, because the process keeps the log
+// open. Output between the copy and the truncation, some microseconds, is lost.
 func RotateLog(path string, limit int64) (err error) {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
@@ -61,8 +64,9 @@ func RotateLog(path string, limit int64) (err error) {
 	return from.Truncate(0)
 }
 
-// logTail returns the last lines of the log at path since the last start of the process. It returns
-// the text of the error if the log cannot be read.
+// logTail returns the last lines of the log at path since the last start of the process, for
+// messages. It returns at most tailLines lines, from the last tailBytes bytes. If the log cannot be
+// read, it returns the text of the error.
 func logTail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

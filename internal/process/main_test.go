@@ -131,8 +131,8 @@ func actor(name, role, arg string, after ...string) Process {
 	}
 }
 
-// gated returns a process that is ready when the test creates the file.
-func gated(p Process, dir string) Process {
+// withReadyFile returns a process that is ready when the test creates the file.
+func withReadyFile(p Process, dir string) Process {
 	p.Ready = &Probe{File: &FileProbe{Path: filepath.Join(dir, p.Name+".ready")}}
 	return p
 }

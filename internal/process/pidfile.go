@@ -14,9 +14,9 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// identity identifies a running process: its start time and the boot ID. A PID alone may belong to
-// another process by the time it is used. A zombie without threads holds nothing any more: the
-// error is os.ErrProcessDone.
+// identity returns a text that identifies a running process: its start time and the boot ID. A PID
+// alone may belong to another process later. The error is os.ErrProcessDone if the process has
+// ended and is a zombie. It wraps os.ErrNotExist if there is no process with the PID.
 func identity(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -39,8 +39,9 @@ func identity(pid int) (string, error) {
 	return fields[startTime] + " " + strings.TrimSpace(string(boot)), nil
 }
 
-// writePidfile writes the PID, the identity and the kill mode of a process, each in a line. It
-// writes nothing if the process has ended already.
+// writePidfile replaces the file at path by the PID, the identity and the kill mode of a process,
+// each in a line. If the process has ended already, it writes nothing and returns nil. A later
+// supervisor reads the file to kill the process (killLeftovers).
 func writePidfile(path string, pid int, mode KillMode) error {
 	id, err := identity(pid)
 	switch {
@@ -52,8 +53,9 @@ func writePidfile(path string, pid int, mode KillMode) error {
 	return writeFile(path, 0o600, fmt.Sprintf("%d\n%s\n%s\n", pid, id, mode))
 }
 
-// Clean kills the processes that a killed supervisor of dir left behind, and removes dir. It is an
-// error if a supervisor runs there. A missing dir is no error.
+// Clean removes dir, the directory of a supervisor, with its logs. Before that it kills the
+// processes that a killed supervisor left behind there, and waits for their end. It is an error if
+// a supervisor runs in dir. If dir does not exist, Clean does nothing.
 func Clean(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -72,8 +74,9 @@ func Clean(dir string) error {
 	return nil
 }
 
-// killLeftovers kills the processes that an earlier supervisor of dir left behind, and waits for
-// their end. It calls killed for each of them.
+// killLeftovers kills the processes that an earlier supervisor of dir left behind, waits for their
+// end, and removes all pidfiles. It calls killed for each process that it has killed. It ends at
+// the first error. The caller holds the lock of dir (lockDir).
 func killLeftovers(dir string, killed func(name string, pid int)) error {
 	pidfiles, err := filepath.Glob(filepath.Join(dir, "*.pid"))
 	if err != nil {
@@ -86,7 +89,7 @@ func killLeftovers(dir string, killed func(name string, pid int)) error {
 		}
 		first, rest, _ := strings.Cut(string(content), "\n")
 		id, mode, _ := strings.Cut(rest, "\n")
-		// Without a PID and an identity the file was not written completely, and is ignored.
+		// A file without a PID and an identity was not written completely, and is ignored.
 		if pid, err := strconv.Atoi(first); err == nil && pid > 1 {
 			ours, err := killLeftover(pid, id, KillMode(strings.TrimSpace(mode)))
 			if err != nil {
@@ -103,8 +106,9 @@ func killLeftovers(dir string, killed func(name string, pid int)) error {
 	return nil
 }
 
-// killLeftover kills the process, as its mode says, and waits for its end. It returns false and
-// does nothing if the PID no longer belongs to that process.
+// killLeftover sends SIGKILL to the process with this PID, or to its group, as mode says, and waits
+// for its end. id is the identity in its pidfile. It returns false and does nothing if the PID now
+// belongs to another process or to none. It is an error if the process still runs after killGrace.
 func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	runs := func() bool {
 		now, err := identity(pid)
@@ -124,8 +128,8 @@ func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	return true, nil
 }
 
-// writeFile writes a file completely or not at all. A loss of power ends the processes too, so the
-// file need not survive it.
+// writeFile writes a file completely or not at all, and creates missing directories for it. The
+// file need not survive a loss of power, which ends the processes, too.
 func writeFile(path string, mode os.FileMode, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

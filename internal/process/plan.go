@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Plan is a set of processes that belong together.
+// Plan is a set of processes that a Supervisor runs together.
 type Plan struct {
 	// Name of the plan, for logs.
 	Name string `json:"name,omitempty"`
@@ -29,7 +29,8 @@ type Plan struct {
 	Processes []Process `json:"processes"`
 }
 
-// Process is one process of a plan.
+// Process describes one process of a plan: its command, its environment, and when it starts and is
+// ready.
 type Process struct {
 	// Name is a DNS subdomain. The names of the pidfile and the log contain it.
 	Name string `json:"name"`
@@ -49,32 +50,35 @@ type Process struct {
 	// DeathSignal is sent to the process if the supervisor dies without stopping it: KILL, the
 	// default, or TERM.
 	DeathSignal DeathSignal `json:"deathSignal,omitempty"`
-	// KillMode is group, the default, or process.
+	// KillMode says what is signaled to stop the process: group, the default, or process.
 	KillMode KillMode `json:"killMode,omitempty"`
 }
 
-// KillMode says what is signalled to stop a process, and killed after its end.
+// KillMode says which processes get the signals that stop a process, and which are killed after its
+// end.
 type KillMode string
 
 // Kill modes.
 const (
-	// KillModeGroup: the process with its process group.
+	// KillModeGroup signals the process with its process group, and kills the rest of the group after
+	// the end of the process.
 	KillModeGroup KillMode = "group"
-	// KillModeProcess: only the process. Its children outlive it, as containers outlive their
+	// KillModeProcess signals only the process. Its children outlive it, as containers outlive their
 	// runtime.
 	KillModeProcess KillMode = "process"
 )
 
-// DeathSignal is the signal that a process gets if its supervisor dies.
+// DeathSignal is the signal that the kernel sends to a process if its supervisor dies without
+// stopping it.
 type DeathSignal string
 
-// Death signals.
+// Values of Process.DeathSignal; "" means DeathSignalKill.
 const (
 	DeathSignalKill DeathSignal = "KILL"
 	DeathSignalTerm DeathSignal = "TERM"
 )
 
-// File is a file that a process needs.
+// File is a file that the supervisor writes before it starts a process.
 type File struct {
 	// Path of the file. Missing directories are created, accessible only to the owner.
 	Path string `json:"path"`
@@ -84,13 +88,13 @@ type File struct {
 	Content string `json:"content"`
 }
 
-// Mode is a file's permissions. Its text form is octal, as for chmod.
+// Mode is the permissions of a file. Its text form is octal, as for chmod.
 type Mode uint32
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText implements encoding.TextMarshaler. It returns the permissions in octal, such as 0600.
 func (m Mode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%#o", uint32(m)), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText implements encoding.TextUnmarshaler. It accepts permissions only, at most 0777.
 func (m *Mode) UnmarshalText(text []byte) error {
 	mode, err := strconv.ParseUint(string(text), 8, 9)
 	if err != nil {
@@ -101,7 +105,7 @@ func (m *Mode) UnmarshalText(text []byte) error {
 }
 
 // Probe determines when a process is ready, by exactly one of http, tcp, file and exec. It is
-// repeated until it succeeds.
+// repeated until it succeeds, and not after that: a ready process is not probed again.
 type Probe struct {
 	HTTP *HTTPProbe `json:"http,omitempty"`
 	TCP  *TCPProbe  `json:"tcp,omitempty"`

@@ -115,7 +115,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestNewNeedsADirectory(t *testing.T) {
+func TestNewRequiresDirectory(t *testing.T) {
 	if _, err := New(Plan{}, Options{}); err == nil {
 		t.Error("New without a directory: got no error")
 	}

@@ -11,27 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports are below the range that the kernel uses for outgoing connections by default. So a port
-// that is stored in a file is still free at the next start.
+// The range from which ReservePort chooses free ports, and the number of its attempts. The range is
+// below that which the kernel uses for outgoing connections by default. So a port that is stored in
+// a file is still free at the next start.
 const (
 	firstPort    = 20000
 	lastPort     = 32000
 	portAttempts = 100
 )
 
-// Port is a TCP port that is reserved for a process that does not listen yet, or is restarted. A
-// bound socket keeps the kernel from using the port for an outgoing connection. A name excludes
-// other callers of ReservePort, in all processes of the network namespace. The process itself can
-// listen if its socket has SO_REUSEADDR, which Go sets.
+// Port is a TCP port that is reserved for a process that does not listen yet, or is restarted.
+// socket is bound to the port, so that the kernel does not use the port for an outgoing connection.
+// name is a Unix socket with the number in its name, which excludes other callers of ReservePort in
+// the network namespace. The process itself can listen on the port if its socket has SO_REUSEADDR,
+// which Go sets.
 type Port struct {
 	Number int
 	socket int
 	name   *net.UnixConn
 }
 
-// ReservePort reserves a port of an IP address until Release, or until this process ends. It
-// reserves the port with the number, or a free one if number is 0. The error wraps EADDRINUSE if
-// the port is reserved or in use.
+// ReservePort reserves a TCP port of an IP address until Release, or until this process ends. It
+// reserves the port with this number. For 0 it reserves a free port from 20000 to 31999. Two
+// reservations never have the same number, also for different addresses. The error wraps EADDRINUSE
+// if the port is reserved or in use.
 func ReservePort(address string, number int) (*Port, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -49,6 +52,7 @@ func ReservePort(address string, number int) (*Port, error) {
 	return nil, fmt.Errorf("find a free port: %w", err)
 }
 
+// reservePort reserves the port with this number, which is not 0.
 func reservePort(ip netip.Addr, number int) (*Port, error) {
 	fail := func(err error) (*Port, error) {
 		return nil, fmt.Errorf("reserve port %d of %s: %w", number, ip, err)
@@ -65,7 +69,8 @@ func reservePort(ip netip.Addr, number int) (*Port, error) {
 	return &Port{Number: number, socket: socket, name: name}, nil
 }
 
-// bindPort returns a socket that is bound and does not listen.
+// bindPort returns the file descriptor of a new socket that is bound to the port and does not
+// listen. The caller closes it.
 func bindPort(ip netip.Addr, number int) (int, error) {
 	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: number, Addr: ip.As16()})
 	if ip.Is4() {
@@ -85,7 +90,8 @@ func bindPort(ip netip.Addr, number int) (int, error) {
 	return socket, nil
 }
 
-// Release ends the reservation.
+// Release ends the reservation of the port. It must be called only once: a second call could close
+// a file descriptor that has another user by then.
 func (p *Port) Release() error {
 	return errors.Join(unix.Close(p.socket), p.name.Close())
 }

@@ -14,13 +14,16 @@ import (
 )
 
 const (
+	// Times of readiness probes: between two attempts, for one attempt, and the default of
+	// Probe.Timeout.
 	probeInterval       = 50 * time.Millisecond
 	probeAttemptTimeout = 3 * time.Second
 	defaultProbeTimeout = time.Minute
 )
 
-// await probes p until it is ready or ctx ends; in the latter case it returns the cause. After the
-// probe's timeout it calls slow once, with the error of the last attempt.
+// await repeats the readiness probe of p until it succeeds or ctx ends. nil means that the process
+// is ready. If ctx ends, await returns the cause. When the timeout of the probe has passed, await
+// calls slow once, with the error of the last attempt, and continues. p.Ready must not be nil.
 func (p Process) await(ctx context.Context, th *thread, slow func(error)) error {
 	timeout := p.Ready.Timeout.Duration
 	if timeout == 0 {
@@ -48,7 +51,8 @@ func (p Process) await(ctx context.Context, th *thread, slow func(error)) error 
 	}
 }
 
-// probe makes one attempt.
+// probe makes one attempt of the readiness probe of p, which takes at most probeAttemptTimeout. nil
+// means that the process is ready. An exec probe is started on th. p.Ready must not be nil.
 func (p Process) probe(ctx context.Context, th *thread) error {
 	ctx, cancel := context.WithTimeout(ctx, probeAttemptTimeout)
 	defer cancel()
@@ -70,15 +74,16 @@ func (p Process) probe(ctx context.Context, th *thread) error {
 	}
 }
 
-// Get makes one request and returns the start of the answer, at most 512 bytes. A status other than
-// 2xx is an error.
+// Get sends one request for p.URL, without a proxy. It returns the start of the answer, at most 512
+// bytes. Any status but 2xx is an error, so a redirect is one, too. Get reads the certificate files
+// at each call.
 func (p *HTTPProbe) Get(ctx context.Context) (string, error) {
 	config, err := p.tlsConfig()
 	if err != nil {
 		return "", err
 	}
-	// Each attempt has a new connection. A kept one would miss rotated certificates, and could
-	// belong to the predecessor of a respawned server. There is no proxy, because the process is on
+	// Each attempt has a new connection. A kept connection would miss rotated certificates, and could
+	// belong to an earlier process of a respawned server. There is no proxy, because the process is on
 	// this machine.
 	c := http.Client{
 		Transport:     &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
@@ -102,6 +107,7 @@ func (p *HTTPProbe) Get(ctx context.Context) (string, error) {
 	return string(body), nil
 }
 
+// tlsConfig returns the TLS configuration with the certificates in the files of p, which it reads.
 func (p *HTTPProbe) tlsConfig() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if p.CAFile != "" {
@@ -124,6 +130,9 @@ func (p *HTTPProbe) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
+// probeExec runs the command of the readiness probe once, started on th. Any exit status but 0 is
+// an error. If ctx ends first, the command and its process group are killed, and the cause is
+// returned.
 func (p Process) probeExec(ctx context.Context, th *thread) error {
 	c, err := th.start(p.command(p.Ready.Exec.Command, nil), KillModeGroup)
 	if err != nil {

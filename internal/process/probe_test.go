@@ -36,7 +36,7 @@ func TestProbe(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	// Nobody listens on a reserved port.
+	// No process listens on a reserved port.
 	closed := net.JoinHostPort(loopback, strconv.Itoa(reserve(t, 0).Number))
 	touch(t, filepath.Join(dir, "exists"))
 	inPlace := Process{Dir: dir, Env: map[string]string{"FILE": "exists"}}
@@ -92,7 +92,7 @@ func TestExecProbeIsKilledWhenItHangs(t *testing.T) {
 // TestFileProbeOfAnEarlierRun: a file from an earlier run does not make the process ready.
 func TestFileProbeOfAnEarlierRun(t *testing.T) {
 	dir := t.TempDir()
-	p := gated(actor("a", rolePolite, ""), dir)
+	p := withReadyFile(actor("a", rolePolite, ""), dir)
 	touch(t, p.Ready.File.Path)
 	r := start(t, dir, Plan{Processes: []Process{p}})
 	r.waitLog("a", "polite")

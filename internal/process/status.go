@@ -14,27 +14,29 @@ type Options struct {
 	Dir string
 	// Log gets every event. The zero value discards events.
 	Log logr.Logger
-	// OnEvent gets every event, one at a time. It must not block.
+	// OnEvent gets every event, one at a time; nil: none. It must not block. It may call
+	// Supervisor.Status.
 	OnEvent func(Event)
-	// Gate is called when a process is ready for the first time, before the processes that depend
-	// on it start. An error ends the plan.
-	Gate func(ctx context.Context, process string) error
+	// OnFirstReady is called when a process is ready for the first time, before the processes that
+	// depend on it start; nil: none. An error stops that process and then the whole plan.
+	OnFirstReady func(ctx context.Context, process string) error
 }
 
-// EventType is what happened to a process.
+// EventType is what happened to a process, such as Started or Exited.
 type EventType string
 
-// Events.
+// The types of events.
 const (
 	EventStarted  EventType = "Started"  // the process has a PID
 	EventReady    EventType = "Ready"    // the probe succeeded
 	EventSlow     EventType = "Slow"     // not ready in time; the message has the last log lines
-	EventExited   EventType = "Exited"   // it ended or could not be started, and will be respawned
-	EventStopped  EventType = "Stopped"  // the supervisor stopped it
+	EventExited   EventType = "Exited"   // the process ended or did not start, and will be respawned
+	EventStopped  EventType = "Stopped"  // the supervisor stopped the process
 	EventLeftover EventType = "Leftover" // a process of an earlier supervisor was killed
 )
 
-// Event is something that happened to a process.
+// Event is something that happened to a process of a supervisor. PID is 0 if the process does not
+// run. Message is for the log and may be "".
 type Event struct {
 	Time    time.Time
 	Process string
@@ -43,19 +45,19 @@ type Event struct {
 	Message string
 }
 
-// State of a process.
+// State is what a process of a plan does at the moment.
 type State string
 
-// States.
+// The states of a process.
 const (
-	StateWaiting  State = "Waiting"  // for its dependencies, or for Plan.Parallelism
+	StateWaiting  State = "Waiting"  // waits for its dependencies, or for Plan.Parallelism
 	StateStarting State = "Starting" // started, not ready yet
 	StateReady    State = "Ready"    // the probe has succeeded since the start
-	StateBackoff  State = "Backoff"  // it ended and will be respawned
-	StateStopped  State = "Stopped"  // the supervisor stopped it, or never started it
+	StateBackoff  State = "Backoff"  // the process ended or did not start, and will be respawned
+	StateStopped  State = "Stopped"  // the supervisor stopped the process, or never started it
 )
 
-// Status is the state of a process.
+// Status is the state of a process of a plan at the time of a call of Supervisor.Status.
 type Status struct {
 	Name string `json:"name"`
 	// PID is 0 if the process does not run.

@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// Supervisor runs one plan, once.
+// Supervisor runs the processes of one plan, once. Several goroutines may call its methods.
 type Supervisor struct {
 	plan  Plan
 	opts  Options
@@ -27,14 +27,14 @@ type Supervisor struct {
 
 	mu       sync.Mutex // guards the fields below, and those marked in task
 	running  bool
-	starting int // started, and never ready yet
-	unready  int // never ready yet
+	starting int // number of processes that were started and were never ready yet
+	unready  int // number of processes that were never ready yet
 
 	eventMu sync.Mutex // serializes OnEvent
 }
 
-// New returns a supervisor for the plan, or an error with all mistakes in the plan. It starts and
-// writes nothing.
+// New returns a supervisor for the plan, which Run starts. The error has all mistakes in the plan,
+// or says that o.Dir is missing. New starts and writes nothing.
 func New(plan Plan, o Options) (*Supervisor, error) {
 	if err := plan.validate(); err != nil {
 		return nil, fmt.Errorf("plan %q: %w", plan.Name, err)
@@ -59,9 +59,13 @@ func New(plan Plan, o Options) (*Supervisor, error) {
 	return s, nil
 }
 
-// Run starts the plan and keeps it running until ctx ends. Then it stops the plan in reverse order,
-// within 10 seconds. It returns an error if the plan cannot be started: the directory is in use, or
-// a process ended startAttempts times before it was ready.
+// Run starts the processes of the plan and keeps them running until ctx ends. Then it stops them in
+// reverse order and returns nil. A process is killed if it has not ended in time (setStopShares).
+// At its start, Run kills the processes that an earlier supervisor of the directory left behind.
+//
+// An error of one process stops the whole plan: the process ended startAttempts times before it was
+// ready, it cannot be stopped, or Options.OnFirstReady failed. It is also an error if another
+// supervisor runs in the directory, or if Run was called before.
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.running
@@ -86,7 +90,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer s.thread.close()
 
 	g, ctx := errgroup.WithContext(ctx)
-	stop := sync.OnceValue(time.Now) // the first process that notices starts the stop budget
+	stop := sync.OnceValue(time.Now) // the first process that stops starts the stop budget
 	for _, t := range s.tasks {
 		g.Go(func() error { return t.run(ctx, stop) })
 	}
@@ -108,8 +112,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// schedule starts the processes that may start, and closes ready when all were ready. The caller
-// holds mu, and calls schedule after every relevant change.
+// schedule starts all processes that may start: their dependencies were ready, and Plan.Parallelism
+// allows it. It closes s.ready when all processes were ready. Run calls it once at the start, and
+// then each process calls it once, when it is ready for the first time. More calls would close
+// s.ready twice. The caller holds mu.
 func (s *Supervisor) schedule() {
 	if s.unready == 0 {
 		close(s.ready)
@@ -128,10 +134,12 @@ func (s *Supervisor) schedule() {
 	}
 }
 
-// Ready returns a channel that is closed when every process was ready once.
+// Ready returns a channel that is closed when every process has been ready at least once. Processes
+// may have ended again since. If Run ends earlier, the channel stays open.
 func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
 
-// Status returns the status of every process, in the order of the plan.
+// Status returns the status of every process, in the order of the plan. It may be called before
+// and after Run too.
 func (s *Supervisor) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +150,8 @@ func (s *Supervisor) Status() []Status {
 	return all
 }
 
-// event logs the event and passes it to OnEvent.
+// event sets the time of the event, logs the event and calls Options.OnEvent with it. The caller
+// must not hold mu.
 func (s *Supervisor) event(e Event) {
 	s.eventMu.Lock()
 	defer s.eventMu.Unlock()
@@ -153,7 +162,8 @@ func (s *Supervisor) event(e Event) {
 	}
 }
 
-// rotateLogs limits the logs of long-running processes.
+// rotateLogs limits the size of all logs to about logLimit. Run calls it every logInterval. Errors
+// are only logged.
 func (s *Supervisor) rotateLogs() {
 	for _, t := range s.tasks {
 		if err := RotateLog(t.logPath(), logLimit); err != nil {
@@ -162,8 +172,9 @@ func (s *Supervisor) rotateLogs() {
 	}
 }
 
-// lockDir creates dir and locks it for one supervisor. A second supervisor would treat the
-// processes of the first as leftovers.
+// lockDir creates the directory of a supervisor if it does not exist, and locks it until unlock is
+// called. It is an error if another supervisor holds the lock, whose processes would be killed as
+// leftovers.
 func lockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of the supervisor: %w", err)
@@ -178,12 +189,15 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { disk.Unlock(f) }, nil
 }
 
-// stopBudget is how long the processes of a plan may take to stop. Then they are killed.
+// stopBudget is how long all processes of a plan together may take to stop. Processes that still
+// run then are killed.
 const stopBudget = 9 * time.Second
 
-// setStopShares gives each process a part of the budget, so that a process that hangs leaves time
-// for its dependencies. With three levels, the first one to stop has a third of the budget, and the
-// next two thirds, counted from the start.
+// setStopShares sets stopShare of each task: the time after which its process is killed, from the
+// moment when the plan begins to stop. So a process that hangs leaves time for the processes on
+// which it depends. Processes stop level by level, dependents first. With three levels, the first
+// level is killed after a third of stopBudget, the second after two thirds, and the last at its
+// end.
 func setStopShares(tasks []*task) {
 	levels := make(map[*task]int, len(tasks))
 	var level func(t *task) int // 1 without dependents

@@ -21,9 +21,9 @@ func TestStartsAndStopsInOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := start(t, dir, Plan{Processes: []Process{
-		gated(actor("c", rolePolite, "", "b"), dir),
-		gated(actor("b", rolePolite, "", "a"), dir),
-		gated(actor("a", rolePolite, ""), dir),
+		withReadyFile(actor("c", rolePolite, "", "b"), dir),
+		withReadyFile(actor("b", rolePolite, "", "a"), dir),
+		withReadyFile(actor("a", rolePolite, ""), dir),
 	}})
 	for _, name := range []string{"a", "b", "c"} {
 		// A process with its signal handler stops by itself.
@@ -62,7 +62,7 @@ func TestParallelism(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	all := make([]Process, 0, len(names))
 	for _, name := range names {
-		all = append(all, gated(actor(name, rolePolite, ""), dir))
+		all = append(all, withReadyFile(actor(name, rolePolite, ""), dir))
 	}
 	r := start(t, dir, Plan{Parallelism: 2, Processes: all})
 	started := func(name string) {
@@ -156,7 +156,7 @@ func TestCannotStart(t *testing.T) {
 		want    []string
 	}{
 		"Exits": {
-			process: gated(actor("fails", roleFail, ""), dir),
+			process: withReadyFile(actor("fails", roleFail, ""), dir),
 			want:    []string{"fails", "exit status 3", "fails.log", "line 2\n", "line 11"},
 		},
 		"NoBinary": {process: missing, want: []string{"missing", "no-such-binary"}},
@@ -194,7 +194,7 @@ func TestCannotStart(t *testing.T) {
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := gated(actor("a", rolePolite, ""), dir)
+	p := withReadyFile(actor("a", rolePolite, ""), dir)
 	p.Ready.Timeout = metav1.Duration{Duration: 200 * time.Millisecond}
 	r := start(t, dir, Plan{Processes: []Process{p}})
 	eventually(t, "a is called slow", func() bool { return len(r.messages(EventSlow)) == 1 })
@@ -211,7 +211,7 @@ func TestSlow(t *testing.T) {
 func TestStatusWhileWaiting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	r := start(t, dir, Plan{Processes: []Process{gated(actor("a", rolePolite, ""), dir), actor("b", rolePolite, "", "a")}})
+	r := start(t, dir, Plan{Processes: []Process{withReadyFile(actor("a", rolePolite, ""), dir), actor("b", rolePolite, "", "a")}})
 	r.waitLog("a", "polite")
 	eventually(t, "a counts as started", func() bool { return r.status("a").State != StateWaiting })
 	got := map[string]State{}

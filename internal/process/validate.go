@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validate returns all mistakes in the plan.
+// validate returns an error with all mistakes in the plan, each with the path of its field; nil if
+// the plan is valid.
 func (p Plan) validate() error {
 	var errs field.ErrorList
 	if p.Parallelism < 0 {
@@ -43,6 +44,7 @@ func (p Plan) validate() error {
 	return errs.ToAggregate()
 }
 
+// validate returns all mistakes in the process. at is the path of the process in the plan.
 func (p Process) validate(at *field.Path) field.ErrorList {
 	errs := validateCommand(at.Child("command"), p.Command)
 	for i, f := range p.Files {
@@ -67,6 +69,7 @@ func (p Process) validate(at *field.Path) field.ErrorList {
 	return errs
 }
 
+// validate returns all mistakes in the probe. at is the path of the probe in the plan.
 func (p Probe) validate(at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if p.Timeout.Duration < 0 {
@@ -99,6 +102,7 @@ func (p Probe) validate(at *field.Path) field.ErrorList {
 	return errs
 }
 
+// validate returns all mistakes in the probe. at is the path of the probe in the plan.
 func (p *HTTPProbe) validate(at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	u, err := url.Parse(p.URL)
@@ -111,6 +115,8 @@ func (p *HTTPProbe) validate(at *field.Path) field.ErrorList {
 	return errs
 }
 
+// validateCommand returns a mistake if the command has no executable. at is the path of the command
+// in the plan.
 func validateCommand(at *field.Path, command []string) field.ErrorList {
 	if len(command) == 0 || command[0] == "" {
 		return field.ErrorList{field.Required(at, "name the executable")}
@@ -118,8 +124,9 @@ func validateCommand(at *field.Path, command []string) field.ErrorList {
 	return nil
 }
 
-// cycle returns the names along the first cycle of dependencies, with the first name again at the
-// end; nil if there is no cycle.
+// cycle returns the names along the first cycle of dependencies (Process.After), with the first
+// name again at the end; nil if there is no cycle. byName are the processes by name. It ignores
+// dependencies that byName does not have.
 func (p Plan) cycle(byName map[string]Process) []string {
 	acyclic := make(map[string]bool, len(byName))
 	var path []string

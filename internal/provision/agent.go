@@ -15,8 +15,9 @@ import (
 	agentmanifest "orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// reachable returns an error if agents in a member cluster could not find the hub. It checks only
-// the published address, and connects to nothing.
+// reachable returns an error if agents in a member cluster could not find the hub, so that a
+// cluster cannot join by agent. The hub then has published no address for agents, or a loopback
+// address. It reads that address from the hub's API server and connects to nothing else.
 func (p *Provisioner) reachable(ctx context.Context) error {
 	listener, _, _, err := enrollment.Published(ctx, p.store.Client)
 	if err != nil {
@@ -29,14 +30,19 @@ func (p *Provisioner) reachable(ctx context.Context) error {
 	return nil
 }
 
-// joinedByAgent reports whether the hub reaches the Cluster through its agent.
+// joinedByAgent reports whether the Cluster has joined in the sync mode Pull, in which the hub
+// reaches the cluster through its agent.
 func joinedByAgent(o *clusterv1alpha1.Cluster) bool {
 	return o.Spec.SyncMode == clusterv1alpha1.Pull && o.Spec.SecretRef.Name != ""
 }
 
-// builtByAgent lets a new cluster join by agent: it applies the agent's manifest through a host.
-// api returns the client configuration. builtByAgent does not wait for the agent, which needs nodes
-// and their network. Each call until the agent has joined creates a new token and applies the
+// builtByAgent lets a built cluster join the hub by agent. api returns a client configuration for
+// the API server of the cluster, which connects through a host. builtByAgent creates a new token,
+// applies the manifest of the agent, and sets spec.syncMode of the Cluster to Pull. If the hub
+// dials the cluster already, it does not set spec.syncMode.
+//
+// It does not wait for the agent, which starts only when nodes and their network are ready. After
+// the agent has joined, it does nothing. Until then each call creates a token and applies the
 // manifest again.
 func (p *Provisioner) builtByAgent(ctx context.Context, name string, api func(context.Context) (*rest.Config, error)) error {
 	hub := p.store.Client
@@ -62,7 +68,8 @@ func (p *Provisioner) builtByAgent(ctx context.Context, name string, api func(co
 	if err != nil {
 		return err
 	}
-	// Hosts may have been reset since an earlier call, and the key of their agents be lost.
+	// Replace the token of an earlier call: hosts may have been reset since, and their agents may have
+	// lost the key.
 	token, _, err := enrollment.Replace(ctx, hub, name)
 	if err != nil {
 		return err

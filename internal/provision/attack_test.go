@@ -113,7 +113,7 @@ func newSSHServer(t *testing.T) *sshServer {
 	return s
 }
 
-// on is a Cluster with one host, which is this server.
+// on returns a Cluster with one host, which is this server.
 func (s *sshServer) on(name, secret string) *clusterv1alpha1.Cluster {
 	o := cluster(name, 1)
 	h := &o.Spec.Provision.Hosts[0]
@@ -125,8 +125,8 @@ func hostSecret(name string) *clusterv1alpha1.SecretReference {
 	return &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
 }
 
-// credential is a Secret with a password and known_hosts for a cluster. With an empty cluster it
-// has no annotation for one.
+// credential returns a Secret with a password and known_hosts for a cluster. With an empty
+// cluster it has no annotation for one.
 func credential(name, cluster, knownHosts string) *corev1.Secret {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: name},
@@ -149,7 +149,8 @@ func (h *hub) untilFailed(t *testing.T, operation string) string {
 func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 	cases := map[string]struct {
 		secret func(own, theirs *sshServer) *corev1.Secret
-		attack func(o *clusterv1alpha1.Cluster, own, theirs *sshServer) // on Cluster oak, which is on own with Secret ssh
+		// attack changes Cluster oak. Its host is own, and its Secret is ssh.
+		attack func(o *clusterv1alpha1.Cluster, own, theirs *sshServer)
 		err    string
 		theirs []string // what their server receives
 	}{

@@ -18,12 +18,14 @@ import (
 const (
 	// certificatesEvery is the interval between checks of the certificates of all clusters.
 	certificatesEvery = time.Hour
-	// renewRetry is the time after which an incomplete renewal is tried again.
+	// renewRetry is the time after the end of a renewal in which the hub starts no other renewal of
+	// that cluster.
 	renewRetry = time.Hour
 )
 
-// lookAtCertificates reconciles every built cluster in intervals until ctx ends, because no event
-// reports that a certificate is due.
+// lookAtCertificates runs until ctx ends. Every certificatesEvery it calls Refresh for every
+// Cluster with spec.provision, because no event reports that a certificate is due. It also deletes
+// the expiry metrics of clusters without spec.provision.
 func (p *Provisioner) lookAtCertificates(ctx context.Context) {
 	tick := p.options.Clock.NewTicker(certificatesEvery)
 	defer tick.Stop()
@@ -49,8 +51,13 @@ func (p *Provisioner) lookAtCertificates(ctx context.Context) {
 	}
 }
 
-// certificates sets the expiry and the condition CertificatesExpiring in the status. It reports
-// whether the hub must renew certificates now. list has the earliest expiry first.
+// certificates sets the expiry and the condition CertificatesExpiring in the status of o, and the
+// metrics, from the expiries of the cluster's certificates. list has the earliest first, and ops
+// has the oldest Operation first. It saves nothing.
+//
+// renew is true if the hub must renew certificates now. This requires that one is due, that the
+// Cluster has joined and allows automatic renewal, and that no renewal has ended within renewRetry.
+// If list is empty, certificates changes nothing and returns false.
 func (p *Provisioner) certificates(o *clusterv1alpha1.Cluster, list []pki.Expiry, ops []lifecyclev1alpha1.Operation) (renew bool) {
 	if len(list) == 0 {
 		return false
@@ -78,7 +85,9 @@ func (p *Provisioner) certificates(o *clusterv1alpha1.Cluster, list []pki.Expiry
 	return due && automatic && o.Spec.APIEndpoint != "" && (last == nil || time.Since(last.Status.Finished.Time) > renewRetry)
 }
 
-// warning returns the message of the condition: what expires, and what happens or must be done.
+// warning returns the message of the condition CertificatesExpiring: what expires first, and what
+// the hub does or the user must do. automatic says whether the hub may renew certificates. last is
+// the last renewal if that has ended, or nil.
 func warning(cluster string, first pki.Expiry, automatic bool, last *lifecyclev1alpha1.Operation) string {
 	ends := fmt.Sprintf("%s ends at %s", first.Name, first.NotAfter.UTC().Format(time.RFC3339))
 	switch {
@@ -94,7 +103,8 @@ func warning(cluster string, first pki.Expiry, automatic bool, last *lifecyclev1
 	}
 }
 
-// lastRenewal returns the last Operation that renews certificates, or nil if it has not ended.
+// lastRenewal returns the last Operation in ops that renews certificates. It is nil if there is
+// none, or if it has not ended. ops has the oldest first.
 func lastRenewal(ops []lifecyclev1alpha1.Operation) *lifecyclev1alpha1.Operation {
 	for _, op := range slices.Backward(ops) {
 		if isRenewal(op) {
@@ -107,12 +117,13 @@ func lastRenewal(ops []lifecyclev1alpha1.Operation) *lifecyclev1alpha1.Operation
 	return nil
 }
 
+// isRenewal reports whether an Operation renews certificates.
 func isRenewal(op lifecyclev1alpha1.Operation) bool {
 	return op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates
 }
 
-// renew renews certificates. It resumes the last Operation if that is a failed renewal, else it
-// creates a new one.
+// renew starts an Operation that renews certificates, and returns the result for the condition
+// Provisioned, as underWay does. If the last Operation is a failed renewal, it resumes that one.
 func (p *Provisioner) renew(ctx context.Context, o *clusterv1alpha1.Cluster, ops []lifecyclev1alpha1.Operation) error {
 	if n := len(ops); n > 0 && isRenewal(ops[n-1]) && ops[n-1].Status.Phase == lifecyclev1alpha1.PhaseFailed {
 		return p.resume(ctx, &ops[n-1], clusterv1alpha1.ReasonProvisioning)

@@ -16,30 +16,36 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Keys of a Secret with a host's credentials. Where Kubernetes' types kubernetes.io/basic-auth and
-// kubernetes.io/ssh-auth define a key, it is used.
+// Keys of a Secret with a host's credentials, or with the credentials for an external etcd (keyCA).
+// Keys of the Secret types kubernetes.io/basic-auth and kubernetes.io/ssh-auth are used where these
+// have one.
 const (
 	keyUsername     = corev1.BasicAuthUsernameKey
-	keyKnownHosts   = "known_hosts"
+	keyKnownHosts   = "known_hosts" // public keys of the host
 	keyPassword     = corev1.BasicAuthPasswordKey
-	keySudoPassword = "sudoPassword"
+	keySudoPassword = "sudoPassword" // default: the password
 	keyPrivateKey   = corev1.SSHAuthPrivateKey
-	keyCA           = "ca.crt"
+	keyCA           = "ca.crt" // authority of an external etcd
 )
 
-// credentials reads the Secrets of a cluster. Its errors name Secrets and keys, but no values.
+// credentials reads the Secrets that the spec of a cluster names, for logins to its hosts. Its
+// errors name Secrets and keys, but contain no values.
 //
 // A user who may write Clusters but not Secrets must not be able to send a Secret's password to a
-// host of their own. The Secret therefore says where it may be sent: it names the Cluster and has
-// the keys of the hosts. An address would not be enough. The Cluster chooses the bastion, and so
-// the machine that has the address.
+// host of their own. The Secret therefore says where it may be sent. An annotation names the
+// Cluster, and its key known_hosts has the public keys of the hosts. The addresses of the hosts
+// would not be enough. The Cluster chooses the bastion, which decides which machine an address
+// leads to.
 type credentials struct {
 	reader  client.Reader
 	cluster string
 }
 
-// Target implements lifecycle.Environment. It returns an error for a host without a Secret. The
-// keys of the account that runs the server are not for everybody who may create a Cluster.
+// Target implements lifecycle.Environment. It returns the login for a host and its bastion, with
+// the credentials and host keys in their Secrets. A bastion without a Secret uses that of the host.
+//
+// It returns an error for a host without a Secret. SSH keys of the account that runs the server are
+// not used, because not everybody who may create a Cluster may use them.
 func (c credentials) Target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	if h.SecretRef == nil {
 		return host.Target{}, fmt.Errorf("secretRef is not set: make a Secret with %s or %s and name it there", keyPassword, keyPrivateKey)
@@ -67,8 +73,9 @@ func (c credentials) Target(ctx context.Context, h clusterv1alpha1.Host) (host.T
 	return t, nil
 }
 
-// fillIn copies the credentials and host keys of a Secret to t. It removes line breaks at the end
-// of a password, which come from files.
+// fillIn copies the credentials and the host keys in a Secret to t. It removes line breaks at the
+// end of passwords, which are there if the Secret was made from a file. It returns an error if the
+// Secret has neither a password nor a private key, or is for another user than that of t.
 func fillIn(t *host.Target, secret *corev1.Secret) error {
 	name := client.ObjectKeyFromObject(secret)
 	text := func(key string) host.Secret { return host.Secret(strings.TrimRight(string(secret.Data[key]), "\r\n")) }
@@ -83,7 +90,8 @@ func fillIn(t *host.Target, secret *corev1.Secret) error {
 	return nil
 }
 
-// ExternalEtcd implements lifecycle.Environment.
+// ExternalEtcd implements lifecycle.Environment. It returns the certificates for a client of an
+// etcd that the cluster does not run itself. All contents are empty if e names no Secret.
 func (c credentials) ExternalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
 	if e.SecretRef == nil {
 		return &plan.ExternalEtcd{}, nil
@@ -95,6 +103,10 @@ func (c credentials) ExternalEtcd(ctx context.Context, e clusterv1alpha1.Externa
 	return &plan.ExternalEtcd{CA: secret.Data[keyCA], Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}, nil
 }
 
+// read returns a Secret with credentials. field is the field of the spec that names it, for
+// messages. It returns an error for a Secret in another namespace than that of the credentials. The
+// same holds for a Secret without the annotation that names this cluster, and for the credentials
+// of a cluster's API server.
 func (c credentials) read(ctx context.Context, field string, ref clusterv1alpha1.SecretReference) (*corev1.Secret, error) {
 	if ref.Namespace != clusterv1alpha1.SecretNamespace {
 		return nil, fmt.Errorf("%s: secret %s/%s is not in namespace %s, where credentials of hosts are kept: put it there",

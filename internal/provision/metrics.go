@@ -12,16 +12,18 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// instruments are the metrics of Operations on this server.
+// instruments are the Prometheus metrics of the Operations that this server runs, and of the
+// certificates of built clusters.
 type instruments struct {
 	operations *prometheus.CounterVec
 	steps      *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 	running    prometheus.Gauge
 	expiry     *prometheus.GaugeVec
-	clusters   *sync.Map // clusters that expiry has
+	clusters   *sync.Map // names of the clusters in expiry
 }
 
+// metrics are the instruments of this process.
 var metrics = instruments{
 	operations: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "orrery_lifecycle_operations_total",
@@ -51,13 +53,14 @@ func init() { //nolint:gochecknoinits // where controller-runtime's own metrics 
 	ctrlmetrics.Registry.MustRegister(metrics.operations, metrics.steps, metrics.seconds, metrics.running, metrics.expiry)
 }
 
-// begin counts a running Operation until done is called.
+// begin counts an Operation as running, until the caller calls done, once.
 func (m instruments) begin() (done func()) {
 	m.running.Inc()
 	return m.running.Dec
 }
 
-// step counts a step that has ended.
+// step counts a step that has ended, by its state. It ignores a step that is pending or running,
+// and the empty step at the end of a run.
 func (m instruments) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.StepRecord) {
 	if r.ID == "" || r.State == lifecyclev1alpha1.StepPending || r.State == lifecyclev1alpha1.StepRunning {
 		return
@@ -65,7 +68,8 @@ func (m instruments) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.Ste
 	m.steps.WithLabelValues(string(r.State)).Inc()
 }
 
-// end counts an Operation that has ended. If ran is positive, it also records the duration.
+// end counts an Operation that has ended or was paused, by action and phase. ran is how long it
+// ran; 0 means that it did not run, and records no duration.
 func (m instruments) end(op *lifecyclev1alpha1.Operation, ran time.Duration) {
 	m.operations.WithLabelValues(string(op.Spec.Action), string(op.Status.Phase)).Inc()
 	if ran > 0 {
@@ -73,14 +77,15 @@ func (m instruments) end(op *lifecyclev1alpha1.Operation, ran time.Duration) {
 	}
 }
 
-// Values of the label kind.
+// Values of the label kind of the expiry metric.
 const (
-	kindCertificate = "certificate"
-	kindAuthority   = "authority"
+	kindCertificate = "certificate" // the first certificate that is no authority
+	kindAuthority   = "authority"   // the first authority
 )
 
-// expire sets the earliest expiry of a cluster's certificates and authorities. list has the
-// earliest first.
+// expire sets the expiry metrics of a cluster: when its first certificate and its first authority
+// expire. list has the earliest expiry first. If list has no authority, or nothing else, that
+// metric keeps its value.
 func (m instruments) expire(cluster string, list []pki.Expiry) {
 	m.clusters.Store(cluster, true)
 	for kind, authority := range map[string]bool{kindCertificate: false, kindAuthority: true} {
@@ -90,13 +95,13 @@ func (m instruments) expire(cluster string, list []pki.Expiry) {
 	}
 }
 
-// forget deletes the metrics of a cluster.
+// forget deletes the expiry metrics of a cluster.
 func (m instruments) forget(cluster string) {
 	m.clusters.Delete(cluster)
 	m.expiry.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 }
 
-// expireOnly deletes the expiry of clusters that are not listed.
+// expireOnly deletes the expiry metrics of all clusters that are not in clusters.
 func (m instruments) expireOnly(clusters []string) {
 	m.clusters.Range(func(key, _ any) bool {
 		if name, ok := key.(string); ok && !slices.Contains(clusters, name) {

@@ -22,18 +22,22 @@ import (
 )
 
 const (
-	// runRetry is the delay before another attempt if a run could not be started or recorded.
+	// runRetry is the delay before the controller tries again to run an Operation that could not be
+	// run or recorded.
 	runRetry = 5 * time.Second
-	// joinPatience is how long a new API server may take to serve everything that joining needs.
-	// joinRetry is the interval between attempts.
+	// joinPatience is how long the hub tries to join a built cluster, whose new API server may not
+	// serve everything yet.
 	joinPatience = time.Minute
-	joinRetry    = 2 * time.Second
+	// joinRetry is the interval between two attempts to join a built cluster.
+	joinRetry = 2 * time.Second
 	// checkTimeout bounds each request to a built cluster.
 	checkTimeout = 30 * time.Second
 )
 
-// Reconcile implements reconcile.Reconciler for the Operations of one cluster. It runs the oldest
-// Operation that has not ended.
+// Reconcile implements reconcile.Reconciler for the Operations of one cluster, whose name is that
+// of the request. If no Operation of the cluster runs in this process, it starts the oldest one
+// that has not ended, in the background. It cancels a run whose Operation was deleted. It also
+// deletes Operations that lifecycle.Outdated returns, and calls Refresh.
 func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := req.Name
 	ops, err := p.store.Operations(ctx, cluster)
@@ -43,7 +47,7 @@ func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	p.options.Refresh(cluster)
 	if name := p.runs.operation(cluster); name != "" {
 		if !slices.ContainsFunc(ops, func(op lifecyclev1alpha1.Operation) bool { return op.Name == name }) {
-			p.runs.cancel(cluster) // it was deleted
+			p.runs.cancel(cluster) // the Operation was deleted
 		}
 		return ctrl.Result{}, nil
 	}
@@ -62,7 +66,9 @@ func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	return ctrl.Result{}, p.advance(ctx, op)
 }
 
-// advance runs an Operation, unless it is paused or canceled.
+// advance starts a run of an Operation in the background, unless the Operation is paused, canceled
+// or has ended. It ends an Operation that is canceled, or that cannot run, with the reason in its
+// status. For an Operation that spec.paused pauses it records the phase Paused.
 func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	switch {
 	case !lifecycle.Unfinished(op):
@@ -98,13 +104,16 @@ func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operati
 	return nil
 }
 
-// refusal is the reason why an Operation is not run.
+// refusal is an error that says why an Operation cannot run. It ends the Operation as failed. After
+// other errors the Operation is tried again.
 type refusal struct{ error }
 
+// refuse returns a *refusal with a formatted message.
 func refuse(format string, args ...any) error { return &refusal{fmt.Errorf(format, args...)} }
 
-// target returns the spec that an Operation applies or undoes. It returns a refusal if the
-// Operation cannot run.
+// target returns the spec, with defaults, that a run of an Operation applies to the hosts or
+// undoes. It returns a *refusal if the Operation cannot run. Another error means that the state of
+// the cluster cannot be loaded.
 func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation) (*clusterv1alpha1.Provision, error) {
 	if o.Spec.Provision == nil {
 		return nil, refuse("Cluster %s has no spec.provision: it was not built from here", o.Name)
@@ -137,7 +146,7 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	case leaving:
 		return nil, refuse("Cluster %s is being deleted", o.Name)
 	case op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates:
-		// The applied spec is renewed, with the logins of the present spec.
+		// Renew the certificates of the applied spec, with the logins of the present spec.
 		spec, _, err := specs.Take(o.Name, op, want)
 		if err != nil {
 			return nil, &refusal{err}
@@ -146,7 +155,7 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	case len(gone) > 0:
 		return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
 			o.Name, strings.Join(gone, ", "))
-	case specs.Applied == nil && len(half) > 0 && !begun: // one that has begun keeps its spec
+	case specs.Applied == nil && len(half) > 0 && !begun: // an Operation that has begun keeps its spec
 		return nil, &refusal{lostBeforeBuilt(o.Name, half)}
 	case want.Join == clusterv1alpha1.Pull && !joinedByAgent(o):
 		if err := p.reachable(ctx); err != nil {
@@ -156,17 +165,21 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	return want, nil
 }
 
-// run runs an Operation to its end, and returns the delay after which its cluster is reconciled
-// again.
+// run runs an Operation until the run ends, and creates Events and metrics for it. spec is the
+// result of target.
+//
+// It returns the delay after which the Operations of the cluster must be reconciled again. This is
+// runRetry if the Operation could not be run or recorded, else 0. If ctx ends, the run is
+// interrupted and returns 0. A later run, of this or another server, resumes the Operation.
 func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (again time.Duration) {
 	log := ctrl.LoggerFrom(ctx).WithValues("cluster", o.Name, "operation", op.Name)
 	ctx = ctrl.LoggerInto(ctx, log)
 	began, done := time.Now(), metrics.begin()
 	defer done()
-	teller := newTeller(p.recorder, o, op)
-	teller.began()
+	reporter := newEventReporter(p.recorder, o, op)
+	reporter.began()
 	env := environment{
-		told: told{Store: p.store, tell: teller.record}, credentials: credentials{reader: p.store.Client, cluster: o.Name}, hub: p,
+		reportingStore: reportingStore{Store: p.store, report: reporter.record}, credentials: credentials{reader: p.store.Client, cluster: o.Name}, hub: p,
 	}
 	err := p.options.Engine(o.Name, env).Run(ctx, op, spec)
 	if ctx.Err() != nil {
@@ -181,12 +194,14 @@ func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *l
 		log.Error(err, "the operation could not be run or recorded; it is tried again")
 		return runRetry
 	}
-	teller.ended(now)
+	reporter.ended(now)
 	metrics.end(now, time.Since(began))
 	return 0
 }
 
-// built joins a cluster whose API server answers, or renews its credentials.
+// built joins a built cluster, or renews the hub's credentials for a cluster that has joined. It
+// uses the administrator's kubeconfig. While the cluster cannot be reached it retries, for at most
+// joinPatience.
 func (p *Provisioner) built(ctx context.Context, cluster string, kubeconfig []byte) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinPatience, fmt.Errorf("it did not join within %s", joinPatience))
 	defer cancel()
@@ -205,6 +220,8 @@ func (p *Provisioner) built(ctx context.Context, cluster string, kubeconfig []by
 	}
 }
 
+// joinError returns err with a text which says that the cluster is built but does not join. It
+// returns nil for nil.
 func joinError(err error) error {
 	if err != nil {
 		return fmt.Errorf("the cluster is built but does not join the hub: %w", err)
@@ -212,7 +229,9 @@ func joinError(err error) error {
 	return nil
 }
 
-// end records the end of an Operation that is not run.
+// end records that an Operation has ended without a run, with this phase and message. It changes
+// and stores the status of op, with the condition Succeeded False. It also counts the Operation and
+// creates an Event.
 func (p *Provisioner) end(ctx context.Context, op *lifecyclev1alpha1.Operation, phase lifecyclev1alpha1.Phase, message string) error {
 	op.Status.Phase, op.Status.Message = phase, message
 	now := metav1.NowMicro()
@@ -229,7 +248,8 @@ func (p *Provisioner) end(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 	return nil
 }
 
-// prune deletes the Operations that are not kept any more, with their logs.
+// prune deletes those of ops that lifecycle.Outdated returns, with their logs. ops are all
+// Operations of a cluster, the oldest first.
 func (p *Provisioner) prune(ctx context.Context, ops []lifecyclev1alpha1.Operation) error {
 	for _, op := range lifecycle.Outdated(ops) {
 		if err := p.store.Client.Delete(ctx, &op); client.IgnoreNotFound(err) != nil {
@@ -242,6 +262,8 @@ func (p *Provisioner) prune(ctx context.Context, ops []lifecyclev1alpha1.Operati
 	return nil
 }
 
+// eventType returns the type of the Event about the end of a run: Warning for the phase Failed,
+// Normal for other phases.
 func eventType(phase lifecyclev1alpha1.Phase) string {
 	if phase == lifecyclev1alpha1.PhaseFailed {
 		return corev1.EventTypeWarning

@@ -1,11 +1,11 @@
-// Package provision builds clusters on hosts for a hub. It compares a Cluster with
-// spec.provision with what was applied before, and creates an Operation where they differ. The
-// engine of package lifecycle runs every Operation, also those that users create.
+// Package provision builds clusters on hosts for a hub. It compares a Cluster with spec.provision
+// with what was applied to the hosts before, and creates an Operation where they differ. The engine
+// of package lifecycle runs every Operation, also those that users create.
 //
-// The package has three parts. Provision sets the condition Provisioned and decides the next
-// Operation. The controller of Operations runs them, one for each cluster at a time. It resumes
-// those of a server that was killed, and keeps the last few. The deletion of a Cluster waits
-// for Dismantle.
+// The package has three parts. Provision returns the result for the condition Provisioned of a
+// Cluster and decides the next Operation. The controller of Operations runs them, one for each
+// cluster at a time. It resumes Operations of a server that was killed, and deletes old ones. The
+// deletion of a Cluster calls Dismantle and waits for it.
 package provision
 
 import (
@@ -40,21 +40,23 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// Settings are the settings of a hub's operator for building clusters.
+// Settings are the settings for building clusters that the operator of a hub gives as flags.
 type Settings struct {
-	// Catalogs are files with more versions, which are merged over the built-in catalog.
+	// Catalogs are the paths of catalog files with more versions, which are merged over the built-in
+	// catalog.
 	Catalogs []string
-	// Cache is the directory of downloaded release files. The default is in the data directory.
+	// Cache is the directory of downloaded release files. "" means lifecycle/files in the data
+	// directory.
 	Cache string
 }
 
-// AddFlags adds the flags for the settings.
+// AddFlags adds the flags --lifecycle-catalog and --lifecycle-cache, which set s, to fs.
 func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.Catalogs, "lifecycle-catalog", nil, "file of further versions that clusters can be built with, merged over the built-in catalogue; can be given more than once")
 	fs.StringVar(&s.Cache, "lifecycle-cache", "", "where downloaded release files are kept (default: lifecycle/files in the data directory)")
 }
 
-// Options of the provisioner.
+// Options for Add. DataDir, HubID and Refresh are required.
 type Options struct {
 	Settings
 
@@ -62,21 +64,24 @@ type Options struct {
 	DataDir string
 	// HubID is the UID of the hub's kube-system namespace.
 	HubID string
-	// Refresh reconciles a Cluster soon, because its Operations have changed.
+	// Refresh makes the hub reconcile a Cluster soon. It is called with the name of a Cluster when its
+	// Operations have changed, and every hour because of its certificates. It must not block.
 	Refresh func(cluster string)
-	// Clock decides when certificates are due. The default is the clock of the machine.
+	// Clock decides when certificates are due; nil means the clock of the machine.
 	Clock clock.WithTicker
-	// Engine returns the Runner for the Operations of a cluster. The default is the engine of package
-	// lifecycle over SSH.
+	// Engine returns the Runner for the Operations of a cluster; nil means the engine of package
+	// lifecycle over SSH. Tests replace it.
 	Engine func(cluster string, env lifecycle.Environment) Runner
 }
 
-// Runner runs an Operation and records its progress, as lifecycle.Engine does.
+// Runner runs an Operation with the spec to apply or undo. It records the progress and the end of
+// the Operation, as lifecycle.Engine.Run does.
 type Runner interface {
 	Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error
 }
 
-// Provisioner builds clusters and runs their Operations.
+// Provisioner builds clusters and runs their Operations. Add makes it. Its methods may be called
+// from several goroutines.
 type Provisioner struct {
 	options  Options
 	client   client.Client // reads Clusters and Operations from the cache
@@ -88,16 +93,19 @@ type Provisioner struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before the first Reconcile
 
 	mu sync.Mutex
-	// settled has, by name, the clusters whose hosts match the spec.
+	// settled has, by name, the clusters whose hosts are known to match the spec.
 	settled map[string]settled
 }
 
 // byCluster is the index of Operations by their cluster.
 const byCluster = "spec.cluster"
 
-// Add adds the controller of Operations to the manager.
+// Add creates the Provisioner and adds it to the manager, with a controller and an index of
+// Operations. It creates the identity of this server in the data directory if there is none.
+// Nothing runs before the manager starts.
 func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
-	// Secrets and Leases are read without a cache. Records are too large to cache.
+	// Secrets, Leases and whole Operations are read without a cache. Operations are too large to cache
+	// whole.
 	direct, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("create client: %w", err)
@@ -137,7 +145,8 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 	if err := mgr.Add(p); err != nil {
 		return nil, fmt.Errorf("add provisioner: %w", err)
 	}
-	// Requests are by cluster, because an Operation depends on the others of its cluster.
+	// A request names a cluster and not an Operation, because the Operations of a cluster depend on
+	// each other.
 	err = ctrl.NewControllerManagedBy(mgr).Named("operation").
 		Watches(&lifecyclev1alpha1.Operation{}, handler.EnqueueRequestsFromMapFunc(clusterOf), builder.WithPredicates(matters())).
 		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -153,8 +162,8 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 	return p, nil
 }
 
-// Trim removes the steps of a cached Operation, which can be a megabyte. It is a transform of the
-// cache.
+// Trim is a transform for the cache of the manager. It removes the steps, which can be a megabyte,
+// and the managed fields of an Operation, in place. Other objects stay as they are. It never fails.
 func Trim(o any) (any, error) {
 	if op, ok := o.(*lifecyclev1alpha1.Operation); ok {
 		op.ManagedFields, op.Status.Steps = nil, nil
@@ -162,6 +171,8 @@ func Trim(o any) (any, error) {
 	return o, nil
 }
 
+// clusterOf returns the request with which the controller reconciles all Operations of an
+// Operation's cluster.
 func clusterOf(_ context.Context, o client.Object) []reconcile.Request {
 	op, ok := o.(*lifecyclev1alpha1.Operation)
 	if !ok {
@@ -170,11 +181,13 @@ func clusterOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{request(op.Spec.Cluster)}
 }
 
+// request returns the request of the controller of Operations for a cluster.
 func request(cluster string) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKey{Name: cluster}}
 }
 
-// matters filters out updates that do not change the spec or the phase, such as each step of a run.
+// matters returns a predicate that drops updates of Operations which change neither the spec nor
+// the phase, such as each step of a run.
 func matters() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*lifecyclev1alpha1.Operation)
@@ -183,8 +196,8 @@ func matters() predicate.Predicate {
 	}}
 }
 
-// Start implements manager.Runnable. It returns when ctx has ended and all runs have recorded their
-// progress.
+// Start implements manager.Runnable. It removes logs of missing Operations, checks certificates
+// in intervals, and returns nil when ctx has ended and all runs have recorded their progress.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove the logs of Operations that are gone")
@@ -194,7 +207,8 @@ func (p *Provisioner) Start(ctx context.Context) error {
 	return nil
 }
 
-// sweepLogs removes the logs of Operations that do not exist any more.
+// sweepLogs removes the logs of Operations that do not exist any more. It continues after an error
+// and joins the errors. A missing directory of logs is no error.
 func (p *Provisioner) sweepLogs(ctx context.Context) error {
 	entries, err := os.ReadDir(p.store.Logs)
 	if errors.Is(err, os.ErrNotExist) {
@@ -216,9 +230,9 @@ func (p *Provisioner) sweepLogs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// identity returns the name of this server in Leases. It is stored in the data directory, which one
-// process uses at a time. A server that restarts after it was killed therefore finds its own
-// Leases.
+// identity returns the name of this server in Leases: the name that is stored in the data
+// directory, which one process uses at a time. If none is stored, it stores a new one. A server
+// that restarts after it was killed therefore recognizes its own Leases.
 func identity(dataDir string) (string, error) {
 	path := filepath.Join(dataDir, "lifecycle", "identity")
 	content, err := os.ReadFile(path)
@@ -238,6 +252,7 @@ func identity(dataDir string) (string, error) {
 	return id, nil
 }
 
+// newIdentity returns a new name for this server: HOSTNAME_RANDOM.
 func newIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {

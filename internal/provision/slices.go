@@ -24,53 +24,65 @@ import (
 )
 
 const (
-	// sliceSteps is the maximum number of steps in a slice. Even with the longest messages, the API
-	// server's store accepts such a slice.
+	// sliceSteps is the maximum number of steps in an OperationSlice, which is an object that stores a
+	// part of an Operation's steps. The API server accepts such an object even with the longest
+	// messages.
 	sliceSteps = 100
 	// summarySteps is the maximum number of steps in the status of an Operation.
 	summarySteps = 100
-	// sliceRate is how many slices per second a server writes for all Operations together.
+	// sliceRate is the maximum number of slices per second that a server writes for all Operations
+	// together.
 	sliceRate = 20
-	// sliceEvery is the minimum time between two writes of a slice while a run goes on.
+	// sliceEvery is the minimum time between two writes of the same slice during a run.
 	sliceEvery = 5 * time.Second
 	// pausePatience is how long a paused or interrupted run continues to write slices.
 	pausePatience = 5 * time.Second
-	// slicePage is the number of slices in one page of a list.
+	// slicePage is the maximum number of slices in one page of a list.
 	slicePage = 200
 
-	labelOperation    = "lifecycle.orrery.dev/operation"
+	// labelOperation is the label of an OperationSlice with the name of its Operation, if that is a
+	// valid value.
+	labelOperation = "lifecycle.orrery.dev/operation"
+	// labelOperationUID is the label of an OperationSlice with the UID of its Operation.
 	labelOperationUID = "lifecycle.orrery.dev/operation-uid"
 )
 
-// errSuperseded means that another server has taken over the run. Nothing more is recorded.
+// errSuperseded means that another server has taken over the run of an Operation. This server then
+// stores nothing more about it.
 var errSuperseded = errors.New("another server has taken it over")
 
-// part identifies a slice of an Operation.
+// part identifies one slice of an Operation: the host whose steps it has, and its number among the
+// slices of that host, from 0.
 type part struct {
 	host   string
 	number int
 }
 
-// keptPart describes a stored slice.
+// keptPart is what this process knows about a stored slice.
 type keptPart struct {
-	version string // resourceVersion; empty if the slice was refused
-	digest  uint64 // of its steps
-	written time.Time
+	version string    // its resourceVersion; "" if the API server has always refused the slice
+	digest  uint64    // of its steps; 0 if they must be written again
+	written time.Time // when this process last wrote it; zero: never
 }
 
-// trail describes the stored slices of an Operation that runs here.
+// trail is what this process knows about the stored slices of an Operation that it runs.
+// Store.Steps makes it, and only Store.Record changes it. Calls of Record for one Operation never
+// overlap.
 type trail struct {
 	parts map[part]keptPart
-	// before has the steps that an earlier version stored in the status. They stay there until all are
-	// in slices.
+	// before has the steps that an earlier version of Orrery stored in the status of the Operation.
+	// They stay in the status until all of them are in slices. Then before is nil.
 	before []lifecyclev1alpha1.StepRecord
-	// over is the reason why nothing more is written, or nil.
+	// over is not nil after another server has taken over the run: it wraps errSuperseded, and nothing
+	// more is written.
 	over error
 }
 
-// seed of the digests, which stay in this process.
+// seed is the random seed of digest. Digests can therefore be compared only within this process.
 var seed = maphash.MakeSeed()
 
+// digest returns a hash of those steps whose indexes are in which. keepSteps compares it to find
+// slices that have changed. Other processes compute other hashes.
 func digest(steps []lifecyclev1alpha1.StepRecord, which []int) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -80,7 +92,9 @@ func digest(steps []lifecyclev1alpha1.StepRecord, which []int) uint64 {
 	return h.Sum64()
 }
 
-// Steps implements lifecycle.Store. After this call, Record stores the steps of op in slices.
+// Steps implements lifecycle.Store. It returns all recorded steps of op, from slices and from the
+// status, and does not change op. From this call until the run has ended, Record stores the steps
+// of op in slices.
 func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.StepRecord, error) {
 	found, err := s.slices(ctx, op)
 	if err != nil {
@@ -95,7 +109,7 @@ func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]l
 	for _, o := range found {
 		p := part{o.Host, int(o.Part)}
 		t.parts[p] = keptPart{version: o.ResourceVersion}
-		// Without a digest, the slice is written again.
+		// Set no digest for a slice that differs from steps, so that it is written again.
 		if which, ok := is[p]; ok && slices.EqualFunc(which, o.Steps, func(i int, r lifecyclev1alpha1.StepRecord) bool { return steps[i] == r }) {
 			t.parts[p] = keptPart{version: o.ResourceVersion, digest: digest(steps, which)}
 		}
@@ -109,7 +123,8 @@ func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]l
 	return steps, nil
 }
 
-// slices returns the slices of an Operation, ordered by host and number.
+// slices reads the stored slices of an Operation, without a cache. They are ordered by host and
+// number.
 func (s *Store) slices(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.OperationSlice, error) {
 	var found []lifecyclev1alpha1.OperationSlice
 	for next, more := "", true; more; more = next != "" {
@@ -126,8 +141,9 @@ func (s *Store) slices(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]
 	return found, nil
 }
 
-// merge returns all recorded steps: those in slices, and those in the status. After a server was
-// killed, the status may be newer.
+// merge returns all recorded steps of op, each once: those in the slices found, and then those that
+// only the status has. If both have a step, it returns the record that was changed later. The
+// status may be newer after a server was killed.
 func merge(op *lifecyclev1alpha1.Operation, found []lifecyclev1alpha1.OperationSlice) []lifecyclev1alpha1.StepRecord {
 	var steps []lifecyclev1alpha1.StepRecord
 	at := map[[2]string]int{}
@@ -153,7 +169,7 @@ func merge(op *lifecyclev1alpha1.Operation, found []lifecyclev1alpha1.OperationS
 	return steps
 }
 
-// changed returns the time of a record's last change.
+// changed returns when a step was last changed: when it ended, or when it began again after that.
 func changed(r lifecyclev1alpha1.StepRecord) time.Time {
 	if r.Finished.Before(&r.Started) {
 		return r.Started.Time
@@ -161,7 +177,8 @@ func changed(r lifecyclev1alpha1.StepRecord) time.Time {
 	return r.Finished.Time
 }
 
-// divide returns which steps belong to which slice, as indexes of steps.
+// divide assigns steps to slices: for each slice it returns the indexes of its steps, ascending. A
+// host's steps fill its slices in their order, with sliceSteps in each.
 func divide(steps []lifecyclev1alpha1.StepRecord) map[part][]int {
 	counts, parts := map[string]int{}, map[part][]int{}
 	for i := range steps {
@@ -173,8 +190,9 @@ func divide(steps []lifecyclev1alpha1.StepRecord) map[part][]int {
 	return parts
 }
 
-// summary returns the steps for the status of an Operation, in their order. If there are too many,
-// failed steps come before those under way, and these before the newest ended ones.
+// summary returns those steps that are stored in the status of an Operation: at most summarySteps,
+// in their order. If there are more, it prefers failed steps, then running and pending ones, then
+// the latest in the list.
 func summary(steps []lifecyclev1alpha1.StepRecord) []lifecyclev1alpha1.StepRecord {
 	if len(steps) <= summarySteps {
 		return steps
@@ -205,23 +223,31 @@ func summary(steps []lifecyclev1alpha1.StepRecord) []lifecyclev1alpha1.StepRecor
 	return said
 }
 
-// trail returns the trail of an Operation, or nil if Steps was not called for it.
+// trail returns the trail of an Operation: what this process knows about its slices. It is nil if
+// Steps was not called for the Operation, or its run has ended.
 func (s *Store) trail(op *lifecyclev1alpha1.Operation) *trail {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trails[op.UID]
 }
 
-// leave deletes the trail of an Operation that does not run here any more.
+// leave deletes the trail of an Operation, because its run in this process has ended.
 func (s *Store) leave(op *lifecyclev1alpha1.Operation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.trails, op.UID)
 }
 
-// keepSteps writes slices that have changed, those first that were written longest ago. During a
-// run it writes as many as the limits allow, and at the end all. It returns the number of slices
-// not written.
+// keepSteps writes the slices whose steps have changed, for Record. It begins with those that were
+// written longest ago. left is the number of changed slices that are not written.
+//
+// During a run it writes as many as sliceEvery and sliceRate allow, and does not wait. At the end
+// of a run it waits for the rate limit and writes all of them. For a paused run it stops after
+// pausePatience.
+//
+// A slice that the API server refuses as invalid or too large is logged and counts as written. If
+// another server has taken over the run, the error wraps errSuperseded, and later calls with t
+// return it again.
 func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, t *trail) (left int, err error) {
 	if t.over != nil {
 		return 0, t.over
@@ -251,7 +277,7 @@ func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 		switch {
 		case running && (s.now().Sub(t.parts[p].written) < sliceEvery || !s.throttle().TryAccept()),
 			paused && s.now().After(deadline):
-			return len(stale) - n, nil // the following ones were written later
+			return len(stale) - n, nil // the slices that follow were written later
 		case !running:
 			if err := s.throttle().Wait(ctx); err != nil {
 				return len(stale) - n, err
@@ -263,7 +289,7 @@ func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 		}
 		version, err := s.writeSlice(ctx, op, p, records, t.parts[p].version)
 		if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
-			// It would be refused forever, and the run must not wait for that.
+			// The API server would refuse the slice forever, and the run must not wait for that.
 			ctrl.LoggerFrom(ctx).Error(err, "record steps", "operation", op.Name, "host", p.host)
 			version, err = t.parts[p].version, nil
 		}
@@ -275,7 +301,8 @@ func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 	return 0, nil
 }
 
-// end records in t that nothing more may be written, if err is errSuperseded. It returns err.
+// end returns err. If err wraps errSuperseded, end first stores it in t.over, so that nothing more
+// is written.
 func (t *trail) end(err error) error {
 	if errors.Is(err, errSuperseded) {
 		t.over = err
@@ -283,7 +310,8 @@ func (t *trail) end(err error) error {
 	return err
 }
 
-// fence reads the Operation, and returns an error if this run has been superseded.
+// fence reads the stored Operation, and returns an error that wraps errSuperseded if another server
+// has taken over the run of op.
 func (s *Store) fence(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	now := &lifecyclev1alpha1.Operation{}
 	if err := s.Client.Get(ctx, client.ObjectKeyFromObject(op), now); err != nil {
@@ -292,8 +320,9 @@ func (s *Store) fence(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	return superseded(op, now.UID, now.Status.Attempt, now.Status.Epoch)
 }
 
-// superseded returns an error if the stored object belongs to a later run than op, or to another
-// Operation of the same name.
+// superseded returns an error that wraps errSuperseded if a stored object belongs to a later run
+// than op, or to another Operation of that name. uid is that of the stored Operation; attempt and
+// epoch are those of the stored object. Otherwise it returns nil.
 func superseded(op *lifecyclev1alpha1.Operation, uid types.UID, attempt int32, epoch int64) error {
 	switch {
 	case uid != op.UID:
@@ -304,8 +333,12 @@ func superseded(op *lifecyclev1alpha1.Operation, uid types.UID, attempt int32, e
 	return nil
 }
 
-// writeSlice writes a slice over the known version, or over that of an earlier run. It returns the
-// new version.
+// writeSlice creates or replaces the slice p of an Operation, and returns its new resourceVersion.
+// version is the resourceVersion that this process knows; "" means that the slice does not exist
+// yet.
+//
+// If the stored slice has another version, it is replaced, provided that an earlier or this run
+// wrote it. If a later run wrote it, it stays, and the error wraps errSuperseded.
 func (s *Store) writeSlice(ctx context.Context, op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1.StepRecord, version string) (string, error) {
 	const tries = 5
 	var err error
@@ -325,7 +358,7 @@ func (s *Store) writeSlice(ctx context.Context, op *lifecyclev1alpha1.Operation,
 		}
 		is := &lifecyclev1alpha1.OperationSlice{}
 		switch e := s.Client.Get(ctx, client.ObjectKeyFromObject(o), is); {
-		case apierrors.IsNotFound(e): // somebody has deleted it
+		case apierrors.IsNotFound(e): // somebody has deleted the slice: create it
 		case e != nil:
 			return "", fmt.Errorf("read operationslice %s: %w", o.Name, e)
 		default:
@@ -338,6 +371,8 @@ func (s *Store) writeSlice(ctx context.Context, op *lifecyclev1alpha1.Operation,
 	return "", fmt.Errorf("write operationslice %s: %w", sliceName(op, p), err)
 }
 
+// newSlice returns the OperationSlice p with these steps. The Operation owns it, so that both are
+// deleted together.
 func newSlice(op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1.StepRecord) *lifecyclev1alpha1.OperationSlice {
 	labels := map[string]string{
 		"app.kubernetes.io/part-of": "orrery", labelCluster: op.Spec.Cluster, labelHost: p.host, labelOperationUID: string(op.UID),
@@ -357,8 +392,9 @@ func newSlice(op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1
 	}
 }
 
-// sliceName returns OPERATION.HOST-HASH, cut to the maximum length. The hash distinguishes slices
-// of a deleted Operation and its successor of the same name, and names with dots.
+// sliceName returns the name of the slice p: OPERATION.HOST-HASH, cut to the maximum length. The
+// hash distinguishes the slices of a host. It also distinguishes Operations that had the same name
+// one after the other, and names in which a dot may belong to either part.
 func sliceName(op *lifecyclev1alpha1.Operation, p part) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", op.UID, p.host, p.number))
 	hash := hex.EncodeToString(sum[:5])

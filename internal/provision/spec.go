@@ -12,14 +12,15 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// desired returns the wanted spec of a Cluster, with defaults.
+// desired returns a copy of o.Spec.Provision with defaults. It must not be nil.
 func desired(o *clusterv1alpha1.Cluster) *clusterv1alpha1.Provision {
 	spec := o.Spec.Provision.DeepCopy()
 	plan.Default(o.Name, spec)
 	return spec
 }
 
-// hashOf returns the hash of a spec with defaults, in the form that the API shows.
+// hashOf returns the hash of a spec with defaults, as the annotation and the status have it: the
+// first 16 hex digits of intent.Hash.
 func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 	hash, err := intent.Hash(spec)
 	if err != nil {
@@ -28,14 +29,19 @@ func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 	return hash[:16], nil
 }
 
-// decide returns the next change for a Cluster, or nil if there is none. For an impossible spec it
-// returns an *intent.InvalidError that says what a user of the hub can do.
+// decide returns the change of the hosts that a Cluster requires next, such as the creation of the
+// cluster. It is nil, without an error, if there is none. want is the spec with defaults, and specs
+// are what was applied and begun before.
+//
+// For an impossible spec the error is an *intent.InvalidError, which says what a user of the hub
+// can do. One such spec lacks hosts on which an earlier Cluster of this name was built, before this
+// Cluster has joined.
 func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, specs *intent.Specs) (*intent.Change, error) {
 	switch gone, begun := specs.Lost(want); {
 	case specs.Applied == nil && len(begun) > 0:
 		return nil, lostBeforeBuilt(o.Name, begun)
 	case len(gone) > 0 && !joined(o):
-		// This Cluster has not built it, and its author may not know of those hosts.
+		// This Cluster has not built what is on the hosts, and its author may not know of them.
 		return nil, intent.Invalidf(
 			"spec.provision.hosts: an earlier Cluster of this name was built on %s too: name these hosts to take it up again, or choose another name; its keys are in Secret %s/%s",
 			strings.Join(gone, ", "), clusterv1alpha1.SecretNamespace, objectName(o.Name))
@@ -43,13 +49,15 @@ func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, specs *
 	return specs.Next(o.Name, want, joined(o))
 }
 
-// lostBeforeBuilt returns the error for a spec without hosts on which the first run has begun.
+// lostBeforeBuilt returns the *intent.InvalidError for a spec that lacks hosts on which a run has
+// begun to build the cluster.
 func lostBeforeBuilt(cluster string, hosts []string) error {
 	return intent.Invalidf("spec.provision.hosts: %s missing, on which a run has begun to build the cluster: put them back and wait until it is built, "+
 		"or delete Cluster %s with spec.provision.deletionPolicy Delete, which undoes them, and create it anew", strings.Join(hosts, ", "), cluster)
 }
 
-// describe sets the facts about the applied cluster in the status. For a nil state it clears them.
+// describe sets all of status, except Operation, to facts about the cluster as it was applied. If
+// state is nil, or has no applied spec, it clears them.
 func describe(status *clusterv1alpha1.ProvisionStatus, state *lifecycle.State) error {
 	if state == nil || state.Applied == nil {
 		*status = clusterv1alpha1.ProvisionStatus{Operation: status.Operation}

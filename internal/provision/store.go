@@ -24,60 +24,68 @@ import (
 )
 
 const (
-	// maxRecord is the maximum size of a record as JSON that the API server's store accepts.
-	// maxSummary is that of a record whose steps are in slices. It has space for 1,000 hosts that all
-	// failed.
-	maxRecord  = 1 << 20
+	// maxRecord is the maximum size, as JSON, of an Operation that the API server accepts.
+	maxRecord = 1 << 20
+	// maxSummary is the maximum size of an Operation whose steps are in slices. It has space for 1,000
+	// hosts that all failed.
 	maxSummary = 1 << 19
-	// recordEvery is the minimum time between two records during a run. Skipped changes are in the
-	// next.
+	// recordEvery is the minimum time between two writes of an Operation's status during a run. A
+	// change in between is written with the next one.
 	recordEvery = time.Second
 )
 
-// Store is a lifecycle.Store on a hub. The state of a cluster is in Secrets. Operations are
-// objects, with their steps in slices. Logs are files.
+// Store is a lifecycle.Store on a hub. It keeps the state of a cluster in Secrets, Operations as
+// objects with their steps in OperationSlices, and logs as files. All exported fields must be set
+// before use.
 type Store struct {
-	// Client reads and writes without a cache.
+	// Client reads and writes all objects without a cache.
 	Client client.Client
-	// Cached lists Operations, without their steps.
+	// Cached lists Operations from a cache, without their steps.
 	Cached client.Reader
-	// Logs is the directory of the logs.
+	// Logs is the directory of the logs of hosts.
 	Logs string
-	// Holder names this server in Leases.
+	// Holder is the name of this server in Leases.
 	Holder string
-	// Lost is called when another server has taken over a cluster.
+	// Lost is called when another server has, or may have, taken the Lease of a cluster that this
+	// server has locked. The run of that cluster must then be interrupted. Lost must not block.
 	Lost func(cluster string)
 
 	mu       sync.Mutex
-	locked   map[string]bool
-	recorded map[string]time.Time
-	trails   map[types.UID]*trail // of Operations that run here
+	locked   map[string]bool      // clusters that this process has locked
+	recorded map[string]time.Time // last write of a running Operation, by name
+	trails   map[types.UID]*trail // of Operations that run here, by UID
 	limiter  flowcontrol.RateLimiter
 	clock    clock.PassiveClock // nil means the clock of the machine
 }
 
 var _ lifecycle.Store = (*Store)(nil)
 
-// objectName returns the name of a cluster's state and Lease. The dot distinguishes them from
-// credentials, which have the name of the cluster.
+// objectName returns the name of the Secret with the state of a cluster, and of the Lease of a
+// cluster. The dot distinguishes the Secret from that with the cluster's credentials, which is
+// named as the cluster.
 func objectName(cluster string) string { return cluster + ".lifecycle" }
 
-// Load implements lifecycle.Store.
+// Load implements lifecycle.Store. It returns the state of a cluster; nil, without an error, if
+// none is stored.
 func (s *Store) Load(ctx context.Context, cluster string) (*lifecycle.State, error) {
-	return lifecycle.LoadState(ctx, shelf{s.Client, cluster}, cluster)
+	return lifecycle.LoadState(ctx, secretPieceStore{s.Client, cluster}, cluster)
 }
 
-// Save implements lifecycle.Store.
+// Save implements lifecycle.Store. It stores the state of state.Cluster.
 func (s *Store) Save(ctx context.Context, state *lifecycle.State) error {
-	return lifecycle.SaveState(ctx, shelf{s.Client, state.Cluster}, state)
+	return lifecycle.SaveState(ctx, secretPieceStore{s.Client, state.Cluster}, state)
 }
 
-// Remove implements lifecycle.Store.
+// Remove implements lifecycle.Store. It deletes the stored state of state.Cluster.
 func (s *Store) Remove(ctx context.Context, state *lifecycle.State) error {
-	return lifecycle.RemoveState(ctx, shelf{s.Client, state.Cluster}, state)
+	return lifecycle.RemoveState(ctx, secretPieceStore{s.Client, state.Cluster}, state)
 }
 
-// Create implements lifecycle.Store. The Operations of a cluster are numbered.
+// Create implements lifecycle.Store. It stores a new Operation and names it CLUSTER-N, with the
+// next free number. It returns an error if the cluster has an unfinished Operation.
+//
+// It reads the other Operations from the cache. If the cache lacks the Operation of the cluster
+// that has this number already, the error wraps AlreadyExists.
 func (s *Store) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	cluster := op.Spec.Cluster
 	before, err := s.Operations(ctx, cluster)
@@ -111,8 +119,8 @@ func (s *Store) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 	}
 }
 
-// Operation implements lifecycle.Store. Its status has a summary of the steps, or all steps of an
-// earlier version.
+// Operation implements lifecycle.Store. It reads an Operation without the cache. The status has a
+// summary of the steps, or all steps if an earlier version of Orrery stored them there.
 func (s *Store) Operation(ctx context.Context, name string) (*lifecyclev1alpha1.Operation, error) {
 	op := &lifecyclev1alpha1.Operation{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, op); err != nil {
@@ -121,7 +129,8 @@ func (s *Store) Operation(ctx context.Context, name string) (*lifecyclev1alpha1.
 	return op, nil
 }
 
-// Operations implements lifecycle.Store. The steps are left out.
+// Operations implements lifecycle.Store. It returns the Operations of a cluster from the cache, the
+// oldest first; "" means those of all clusters. Their status has no steps.
 func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1alpha1.Operation, error) {
 	var opts []client.ListOption
 	if cluster != "" {
@@ -135,8 +144,9 @@ func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1al
 	return list.Items, nil
 }
 
-// inOrder compares Operations by their creation. For the same second, ended ones come first, and
-// oak-9 comes before oak-10.
+// inOrder compares two Operations, for sorting them by the time of creation. In the same second,
+// the one that ended earlier comes first, and an unfinished one last. Then oak-9 comes before
+// oak-10.
 func inOrder(a, b lifecyclev1alpha1.Operation) int {
 	return cmp.Or(
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
@@ -146,7 +156,7 @@ func inOrder(a, b lifecyclev1alpha1.Operation) int {
 	)
 }
 
-// ended returns when an Operation ended, or a time far in the future.
+// ended returns when an Operation ended. For an unfinished one it is a time far in the future.
 func ended(op lifecyclev1alpha1.Operation) time.Time {
 	if op.Status.Finished == nil {
 		return time.Unix(math.MaxInt32, 0)
@@ -154,9 +164,13 @@ func ended(op lifecyclev1alpha1.Operation) time.Time {
 	return op.Status.Finished.Time
 }
 
-// Record implements lifecycle.Store. During a run it skips changes within recordEvery. If Steps was
-// called, the steps are stored in slices, and the status has a summary. All slices are written
-// before a final phase is.
+// Record implements lifecycle.Store. It stores the status of op. During a run it skips a call
+// within recordEvery after the last write.
+//
+// If Steps was called for op, Record stores the steps in slices and a summary of them in the
+// status. It writes all slices before the status with a final phase. It shortens a status that is
+// too large, see fit, but op keeps its steps. If another server has taken over the run, Record
+// stores nothing and returns an error.
 func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	if !s.due(op) {
 		return nil
@@ -210,7 +224,9 @@ func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 	return nil
 }
 
-// due reports whether a record must be written now. The first and last of a run are always due.
+// due reports whether Record must write the status of op now. If so, it stores the present time for
+// the next call. The first status of a run, and each status with another phase than Running, must
+// always be written. It takes s.mu.
 func (s *Store) due(op *lifecyclev1alpha1.Operation) bool {
 	now := s.now()
 	s.mu.Lock()
@@ -229,6 +245,7 @@ func (s *Store) due(op *lifecyclev1alpha1.Operation) bool {
 	return true
 }
 
+// now returns the present time of s.clock.
 func (s *Store) now() time.Time {
 	if s.clock == nil {
 		return time.Now()
@@ -236,7 +253,7 @@ func (s *Store) now() time.Time {
 	return s.clock.Now()
 }
 
-// throttle returns the rate limiter for writing slices.
+// throttle returns the rate limiter for writing slices, which all Operations share. It takes s.mu.
 func (s *Store) throttle() flowcontrol.RateLimiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,9 +263,10 @@ func (s *Store) throttle() flowcontrol.RateLimiter {
 	return s.limiter
 }
 
-// fit shortens a status to limit bytes, because the API server would refuse it forever. It first
-// drops steps that have not failed, the oldest of them first. Then it shortens the messages of
-// hosts, clears those of steps, and drops failed steps.
+// fit shortens a status, in place, to about limit bytes of JSON, because the API server would
+// refuse a larger one forever. It first drops steps that have not failed, the oldest of them first.
+// Then it shortens the messages of hosts, clears the messages of steps, and drops failed steps. It
+// keeps the plan and all hosts.
 func fit(status *lifecyclev1alpha1.OperationStatus, limit int) {
 	size := len(status.Message)
 	for _, p := range status.Plan {
@@ -290,17 +308,18 @@ func fit(status *lifecyclev1alpha1.OperationStatus, limit int) {
 	drop(func(lifecyclev1alpha1.StepRecord) bool { return true })
 }
 
-// fixedSize is the approximate size of the field names and times of a step as JSON, and fixedHost
-// that of a host. shortMessage is the length of a shortened message.
+// fixedSize is the approximate size, in bytes, of the field names and times of a step as JSON.
+// fixedHost is that of a host. shortMessage is the maximum length of a message of a host that fit
+// shortens.
 const fixedSize, fixedHost, shortMessage = 200, 120, 256
 
-// recordSize returns the approximate size of a step as JSON.
+// recordSize returns the approximate size, in bytes, of a step as JSON.
 func recordSize(r lifecyclev1alpha1.StepRecord) int {
 	return fixedSize + len(r.Host) + len(r.ID) + len(r.InputHash) + len(r.Message)
 }
 
-// Control implements lifecycle.Store. It changes the stored form of the spec, which may be an older
-// one.
+// Control implements lifecycle.Store. It reads the Operation without the cache, calls change with
+// its spec, and stores the result. After a conflict it repeats this.
 func (s *Store) Control(ctx context.Context, name string, change func(*lifecyclev1alpha1.OperationSpec)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		op := &lifecyclev1alpha1.Operation{}

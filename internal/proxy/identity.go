@@ -17,11 +17,14 @@ const (
 	ourPrefix    = "orrery:"
 )
 
-// impersonation returns the identity of a hub user in a member. People have the same name
-// everywhere. Names that Kubernetes assigns mean something else in each cluster: a ServiceAccount
-// of the hub is not that of the member, and an administrator of the hub is not one of the member.
-// Such users get names that no member assigns, and that nobody can have on the hub. Users that
-// cannot be translated are an error.
+// impersonation returns the identity with which a member sees a user of the hub. A person has the
+// same name and groups in every cluster.
+//
+// A ServiceAccount of the hub is not that of the member, so it gets a name with the prefix
+// fleetv1alpha1.ServiceAccountPrefix. The group system:masters becomes fleetv1alpha1.AdminsGroup,
+// because administrators of the hub are not those of the member. Other groups with the prefixes
+// system: and orrery: are left out, except for system:authenticated. Every other user whose name
+// has one of these prefixes is an error.
 func impersonation(u user.Info) (transport.ImpersonationConfig, error) {
 	as := transport.ImpersonationConfig{UserName: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra()}
 	namespace, name, err := serviceaccount.SplitUsername(u.GetName())
@@ -39,7 +42,7 @@ func impersonation(u user.Info) (transport.ImpersonationConfig, error) {
 		case group == user.SystemPrivilegedGroup:
 			as.Groups = append(as.Groups, fleetv1alpha1.AdminsGroup)
 		case group != user.AllAuthenticated && strings.HasPrefix(group, systemPrefix), strings.HasPrefix(group, ourPrefix):
-			// It says nothing about the member.
+			// A group of the hub alone, which means nothing in the member, is left out.
 		default:
 			as.Groups = append(as.Groups, group)
 		}

@@ -2,7 +2,8 @@
 //
 // The proxy impersonates the user whom the hub authenticated, and the member's own RBAC
 // authorizes the request. Headers in which the client states an identity (Authorization,
-// Impersonate-*, X-Remote-*) are dropped, since the member would trust them. Bodies are streamed
+// Impersonate-*, X-Remote-*, tokens in WebSocket subprotocols) are dropped, since the member would
+// trust them. Bodies are streamed
 // in both directions, and upgrades (exec, attach and port-forward, over SPDY or WebSocket) are
 // forwarded. Headers of answers that affect more than the answer are dropped; see Confine.
 package proxy
@@ -31,39 +32,52 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// retryAfter is the number of seconds after which a client may repeat a request to a cluster that
-// did not answer, but is not known to be unreachable.
+// retryAfter is the Retry-After header, 5 seconds, of the answer for a cluster that counts as
+// reachable and did not answer a request.
 const retryAfter = 5
 
-// answerTimeout is how long a cluster that counts as reachable may take to start its answer to a
-// read that is not a stream.
+// answerTimeout is how long a cluster that counts as reachable may take to begin its answer to a
+// request for which isQuick is true: 15 seconds.
 const answerTimeout = 15 * time.Second
 
+// errNoAnswer is the cause with which a request is canceled after answerTimeout.
 var errNoAnswer = fmt.Errorf("no answer within %s", answerTimeout)
 
-// Member is the part of a member cluster that the proxy uses.
+// Member is a member cluster, as the proxy needs it. member.Registry has them.
 type Member interface {
-	// Cluster returns the last known Cluster object.
+	// Cluster returns the Cluster as it was last read from the hub. The proxy does not change it.
 	Cluster() *clusterv1alpha1.Cluster
-	// Passage returns the transports to the member, with credentials that may impersonate users.
+	// Passage returns the transports to the member's API server, with credentials that may impersonate
+	// users.
 	Passage() *member.Passage
-	// Reachable is false if the cluster has not answered for a while.
+	// Reachable is false if the cluster does not answer, refuses the hub's credentials, or is another
+	// cluster than the one that joined.
 	Reachable() bool
 }
 
-// Proxy forwards requests to members.
+// Proxy forwards requests of the hub's users to the API servers of member clusters. It may be used
+// from several goroutines.
 type Proxy struct {
 	find     func(name string) (Member, bool)
 	patience time.Duration
 }
 
-// New returns a proxy to the members that find returns.
+// New returns a proxy to the members that find returns by name; false means that there is no such
+// cluster. find is called for each request, from several goroutines.
 func New(find func(name string) (Member, bool)) *Proxy {
 	return &Proxy{find: find, patience: answerTimeout}
 }
 
-// Serve forwards a request to a path of the API server of a cluster. The path is escaped. The
-// request's context must hold the user. A returned error means that no answer was written.
+// Serve forwards a request to the API server of a cluster, as the user in the request's context. It
+// returns when the answer or the upgraded connection has ended. path is the escaped path at that
+// API server, and must be the end of the request's own path.
+//
+// An error is an API status for the client and means that Serve has written no answer; it may have
+// set headers. It is Unauthorized without a user, NotFound for an unknown cluster, and
+// ServiceUnavailable for an unreachable one. It is Forbidden if the user cannot have an identity in
+// members, or if the profile of the cluster's agent allows no users. It is BadRequest for an
+// invalid path or one with the segments "." or "..". Serve answers all later failures itself and
+// returns nil.
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path string) error {
 	caller, ok := request.UserFrom(r.Context())
 	if !ok {
@@ -139,9 +153,10 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	return nil
 }
 
-// HasDots reports whether a path has a segment . or .., escaped any number of times. Behind a front
-// end that cleans paths and serves several clusters, such a path could lead to another cluster. The
-// time is linear in the length of the path.
+// HasDots reports whether a path has a segment . or .., with any number of escapings and with
+// parameters after a semicolon. Backslashes count as slashes. Such a path is refused: a front end
+// that cleans paths could lead it to another cluster than the one that was authorized. The time is
+// linear in the length of the path.
 func HasDots(path string) bool {
 	for segment := range strings.FieldsFuncSeq(unescape(path), func(r rune) bool { return r == '/' || r == '\\' }) {
 		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
@@ -151,8 +166,8 @@ func HasDots(path string) bool {
 	return false
 }
 
-// unescape replaces the escapes of a path, and those that they are a part of, until none is left.
-// Each byte is looked at once when it is read, and once when it completes an escape.
+// unescape returns a path without percent-escapes, also those that appear when another escape is
+// replaced, as in %252e. Invalid escapes stay.
 func unescape(path string) string {
 	if !strings.Contains(path, "%") {
 		return path
@@ -171,10 +186,14 @@ func unescape(path string) string {
 	return string(out)
 }
 
+// errLedAway is the error of redirect for a cluster's redirect to another server or out of the
+// cluster's API. Serve answers 502 with it.
 var errLedAway = errors.New("it answers with a redirect that leads out of the cluster, which is refused")
 
-// redirect rewrites a redirect of the cluster so that it leads through the proxy, at mount. A
-// redirect to another server is an error: clients would follow it with their own credentials.
+// redirect rewrites the Location header of a redirect from a cluster, so that the client follows it
+// through the proxy. base is the URL of the cluster's API server, mount the path of the proxy at
+// which it begins. Answers that are no redirects stay unchanged. A redirect to another server or
+// path is errLedAway: clients would follow it with the credentials for the hub.
 func redirect(resp *http.Response, base *url.URL, mount string) error {
 	location := resp.Header.Get("Location")
 	if location == "" || resp.StatusCode/100 != 3 {
@@ -199,9 +218,10 @@ func redirect(resp *http.Response, base *url.URL, mount string) error {
 	return nil
 }
 
-// isQuick reports whether an API server starts its answer to the request soon: a GET or HEAD
-// that is no watch, no followed log, no upgrade, and is not forwarded to a pod or a node. Writes
-// may wait for webhooks, and their outcome must not be guessed.
+// isQuick reports whether an API server should begin its answer to a request soon. It is true for a
+// GET or HEAD, with exceptions: watches, followed logs, upgrades, and requests that are forwarded
+// to a pod, a service or a node. Writes are not quick: they may wait for webhooks, and after a
+// timeout their outcome would be unknown. path is the unescaped path at the cluster.
 func isQuick(r *http.Request, path string) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" {
 		return false
@@ -212,11 +232,13 @@ func isQuick(r *http.Request, path string) bool {
 		!strings.Contains(path, "/watch/") && !strings.Contains(path+"/", "/proxy/")
 }
 
-// dropIdentity removes all headers in which a client could state an identity, and cookies, which
-// browsers send to every port of a host: members set none, so they are for others.
+// dropIdentity removes the headers in which a client could claim an identity, because members trust
+// the hub. It also removes cookies. Browsers send those to every port of a host, and members set
+// none, so they are meant for other servers.
 func dropIdentity(h http.Header) {
 	h.Del("Authorization")
 	h.Del("Cookie")
+	DropTokens(h)
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
 			delete(h, name)
@@ -224,6 +246,30 @@ func dropIdentity(h http.Header) {
 	}
 }
 
+// tokenProtocol is the prefix of a WebSocket subprotocol in which API servers accept a bearer
+// token.
+const tokenProtocol = "base64url.bearer.authorization.k8s.io." //nolint:gosec // it is a name
+
+// DropTokens removes bearer tokens from the WebSocket subprotocols in h. If no other subprotocol
+// remains, it deletes the header. The API server that authenticated the client leaves the token in
+// place if it used another credential of the client, such as a certificate.
+func DropTokens(h http.Header) {
+	var kept []string
+	for _, values := range h["Sec-Websocket-Protocol"] {
+		for protocol := range strings.SplitSeq(values, ",") {
+			if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.HasPrefix(strings.ToLower(protocol), tokenProtocol) {
+				kept = append(kept, protocol)
+			}
+		}
+	}
+	delete(h, "Sec-Websocket-Protocol")
+	if len(kept) > 0 {
+		h.Set("Sec-WebSocket-Protocol", strings.Join(kept, ", "))
+	}
+}
+
+// unavailable returns an API status 503 with a message and the header Retry-After, for a cluster
+// that counts as reachable but did not answer.
 func unavailable(message string) error {
 	err := apierrors.NewServiceUnavailable(message)
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}

@@ -73,7 +73,7 @@ func (m *fakeMember) Cluster() *clusterv1alpha1.Cluster {
 	return c
 }
 
-// front is a hub with one cluster, oak, on which every client is the user who.
+// front starts a hub with one cluster, oak, for which every client is the user who.
 func front(t *testing.T, m *fakeMember, who user.Info) (*httptest.Server, *Proxy) {
 	t.Helper()
 	p := New(func(name string) (Member, bool) { return m, name == "oak" })
@@ -85,7 +85,7 @@ func front(t *testing.T, m *fakeMember, who user.Info) (*httptest.Server, *Proxy
 	return server, p
 }
 
-// fake returns a member that is not Kubernetes.
+// fake returns a member that handle serves instead of Kubernetes.
 func fake(t *testing.T, path string, handle http.HandlerFunc) *fakeMember {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handle)
@@ -418,6 +418,38 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
+// TestTokensOfWebSockets: a bearer token in the WebSocket subprotocols is not sent to the member. A
+// hub that authenticated the client by its certificate leaves the token in the request.
+func TestTokensOfWebSockets(t *testing.T) {
+	const token = "base64url.bearer.authorization.k8s.io.c2VjcmV0"
+	var sent http.Header
+	member := fake(t, "", func(_ http.ResponseWriter, r *http.Request) { sent = r.Header.Clone() })
+	server, _ := front(t, member, alice)
+	for name, c := range map[string]struct{ given, want []string }{
+		"WithToken":    {[]string{token + ", v5.channel.k8s.io,v4.channel.k8s.io"}, []string{"v5.channel.k8s.io, v4.channel.k8s.io"}},
+		"OtherCase":    {[]string{"v5.channel.k8s.io, Base64URL" + strings.TrimPrefix(token, "base64url")}, []string{"v5.channel.k8s.io"}},
+		"OwnHeader":    {[]string{"v5.channel.k8s.io", token}, []string{"v5.channel.k8s.io"}},
+		"OnlyToken":    {[]string{token}, nil},
+		"WithoutToken": {[]string{"v5.channel.k8s.io"}, []string{"v5.channel.k8s.io"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/oak/api/v1/namespaces/a/pods/b/exec", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": c.given}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if diff := cmp.Diff(c.want, sent["Sec-Websocket-Protocol"]); diff != "" {
+				t.Errorf("subprotocols (-want, +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestProfiles: if the agent's profile does not let the hub act for users, the error says so, and
 // nothing is sent.
 func TestProfiles(t *testing.T) {
@@ -591,7 +623,7 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
-// TestProxied: every answer says that it came through a hub, whatever headers the member sends.
+// TestProxied: every answer has the header of the proxy, even if the member is unreachable.
 func TestProxied(t *testing.T) {
 	reached := fake(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	for name, m := range map[string]*fakeMember{
@@ -663,8 +695,8 @@ func TestHungMember(t *testing.T) {
 	}
 }
 
-// TestHasDots: however dots are escaped, they are found, and a path that is twice as long costs at
-// most about twice as much.
+// TestHasDots: HasDots finds dots in every escaped form, and a path that is twice as long costs
+// at most about twice as much.
 func TestHasDots(t *testing.T) {
 	for path, want := range map[string]bool{
 		"": false, "/": false, "/api": false, "/..": true, "..": true, "/a/./b": true, "/a../b": false, "/...": false, "/..;x/a": true, `\..\a`: true, "/%2e%2E": true, "/%252e%252e": true,

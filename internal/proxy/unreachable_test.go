@@ -25,10 +25,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestUnreachableClusterIsToldAtOnce: kubectl prints why a cluster is unreachable for every
+// TestUnreachableClusterIsReportedAtOnce: kubectl prints why a cluster is unreachable for every
 // command, with and without a cache of discovery. No answer asks for a retry: client-go would
 // repeat such requests for a minute.
-func TestUnreachableClusterIsToldAtOnce(t *testing.T) {
+func TestUnreachableClusterIsReportedAtOnce(t *testing.T) {
 	const want = `cluster "oak" is unreachable since 2026-01-02T03:04:05Z: no route to host`
 	away := &metav1.Condition{
 		Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown, Message: "no route to host",
@@ -38,7 +38,7 @@ func TestUnreachableClusterIsToldAtOnce(t *testing.T) {
 	m := &fakeMember{config: testenv.Config(0)}
 	p := New(func(name string) (Member, bool) { return m, name == "oak" })
 	var mu sync.Mutex
-	var repeat []string // what an answer wants to be asked again
+	var repeat []string // requests whose answers have Retry-After
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer.Func(func(w http.ResponseWriter, r *http.Request) error {

@@ -13,18 +13,19 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// Object is the input of Matches.
+// Object is an object of a cluster, as Matches and Values read it. Matches needs the fields that
+// the terms of the query are about. Values needs only Body.
 type Object struct {
 	Cluster, Group, Resource, Kind, Namespace, Name string
 
 	Aliases []string // other names of the kind: plural, singular, short ones
 	Labels  map[string]string
-	Created time.Time
-	Body    []byte // JSON
+	Created time.Time // zero: unknown
+	Body    []byte    // the whole object as JSON
 }
 
-// details is the part of an object's JSON that terms use. Fields of an unexpected type count as
-// missing.
+// details receives the fields of an object's JSON that terms are about and that Object does not
+// have. A field of an unexpected JSON type counts as missing.
 type details struct {
 	Metadata struct {
 		Annotations       map[string]words.Text `json:"annotations"`
@@ -35,7 +36,7 @@ type details struct {
 			Name string `json:"name"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
-	Reason  words.Text `json:"reason"` // of an Event, as are the next two
+	Reason  words.Text `json:"reason"` // reason, message and note are fields of an Event
 	Message words.Text `json:"message"`
 	Note    words.Text `json:"note"`
 	Spec    struct {
@@ -50,19 +51,24 @@ type details struct {
 	} `json:"status"`
 }
 
+// container is the status of one container of a pod.
 type container struct {
 	RestartCount int64 `json:"restartCount"`
 }
 
-// Matches reports whether all terms hold for an object now. An object without the requested field,
-// such as a Service without a phase, does not match, even if the term is negated. Labels behave as
-// in selectors.
+// Matches reports whether all terms of the query hold for an object. Ages are compared with the
+// time now.
+//
+// An object may lack the field that a term is about, as a Service has no phase. Then the term does
+// not hold, even if it is negated. The keys owner, label, text and has, and is:terminating, are
+// exceptions: without the field their negation holds. An object without a creation time matches no
+// query with age or created.
 func (q Query) Matches(o Object, now time.Time) bool {
 	var d *details
 	body := func() *details {
 		if d == nil {
 			d = &details{}
-			// Fields of an unexpected type stay empty.
+			// An error is ignored: fields of an unexpected type stay empty.
 			_ = json.UnmarshalCaseSensitivePreserveInts(pick(o.Body, q.fields()), d)
 		}
 		return d
@@ -79,7 +85,10 @@ func (q Query) Matches(o Object, now time.Time) bool {
 	return true
 }
 
-// holds reports whether a term holds, ignoring Not. known is false if the object lacks the field.
+// holds reports whether the term without its minus (Not) holds for an object. known is false if the
+// object lacks the field that the term is about. For age and created, holds is !Not, so that the
+// caller Matches, which has checked them, accepts. body decodes the JSON of the object. It is
+// called only if the term needs a field that Object does not have.
 func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	one := func(text string) bool {
 		return slices.ContainsFunc(t.Values, func(v Value) bool { return v.Matches(text) })
@@ -142,7 +151,9 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	}
 }
 
-// is reports whether an object is ready or terminating, as the term asks.
+// is evaluates a term with the key is. Its values are alternatives: terminating holds for an object
+// with a deletion timestamp, ready if a condition Ready or Available is True. known is false if
+// ready is the only value and the object has neither condition.
 func (t Term) is(d *details) (holds, known bool) {
 	for _, v := range t.Values {
 		switch v.Text {
@@ -156,8 +167,10 @@ func (t Term) is(d *details) (holds, known bool) {
 	return holds, known
 }
 
-// IsKind reports whether a value of the term is a kind with the group and one of the names. Case
-// does not matter.
+// IsKind reports whether a value of the term, which has the key kind, names a kind. group is the
+// API group of the kind, "" for the core group. names are its kind, plural, singular and short
+// names. A value may be NAME, NAME.GROUP or GROUP/NAME, each also as a pattern. Case does not
+// matter, and an empty name matches nothing.
 func (t Term) IsKind(group string, names []string) bool {
 	group = strings.ToLower(group)
 	return slices.ContainsFunc(t.Values, func(v Value) bool {
@@ -175,8 +188,9 @@ func (t Term) IsKind(group string, names []string) bool {
 	})
 }
 
-// isImage reports whether an image matches a value. A value without a star matches whole words
-// within the image.
+// isImage reports whether an image, such as docker.io/library/nginx:1.25, matches a value of the
+// term. A pattern must match the whole image. A value without * must occur in the image as complete
+// words, such as nginx or nginx:1.25.
 func (t Term) isImage(image string) bool {
 	text := words.Source{Name: image}.Text()
 	phrases := t.phrases
@@ -190,6 +204,8 @@ func (t Term) isImage(image string) bool {
 	})
 }
 
+// owned reports whether an owner reference of the object matches a value of the term. A value is
+// compared with NAME and with KIND/NAME.
 func (t Term) owned(d *details) bool {
 	for _, o := range d.Metadata.OwnerReferences {
 		for _, v := range t.Values {
@@ -201,6 +217,7 @@ func (t Term) owned(d *details) bool {
 	return false
 }
 
+// compare reports whether n satisfies the term, such as restarts>3: its operator and its number.
 func (t Term) compare(n int64) bool {
 	switch t.Op {
 	case Less:
@@ -216,11 +233,15 @@ func (t Term) compare(n int64) bool {
 	}
 }
 
-// text returns the searchable text of an object.
+// text returns the words of an object that terms with the key text search, in the form of
+// words.Source.Text. They come from its name, labels, annotations and images, and from the reason
+// and message of an Event.
 func (d *details) text(o Object) string {
 	return words.Of(o.Group, o.Resource, o.Name, o.Labels, d.Metadata.Annotations, graph.ImagesOf(o.Body), d.Reason, cmp.Or(d.Message, d.Note)).Text()
 }
 
+// has reports whether an object has something: an annotation, finalizer, image, label, node or
+// owner. what is one of hasValues. Any other text counts as owner.
 func (d *details) has(what string, o Object) bool {
 	switch what {
 	case "annotation":
@@ -238,11 +259,12 @@ func (d *details) has(what string, o Object) bool {
 	}
 }
 
-// Values returns an object's values for a key: its phase, its node, or its images, sorted and each
-// once. Without a value it returns one empty text.
+// Values returns the values by which an object is counted for a key. For Phase and Node it is one
+// value, for Image the images, sorted and each once. An object without a value, and any other key,
+// has the one value "". Fields of o other than Body are not used.
 func (o Object) Values(key string) []string {
 	var d details
-	_ = json.UnmarshalCaseSensitivePreserveInts(o.Body, &d) // what can be read is there
+	_ = json.UnmarshalCaseSensitivePreserveInts(o.Body, &d) // fields that cannot be read stay empty
 	switch key {
 	case Phase:
 		return []string{d.Status.Phase}

@@ -14,17 +14,20 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// ErrSyntax means that a query is invalid.
+// ErrSyntax means that a query is invalid. All errors of Parse wrap it. Their text is for users and
+// begins with the text of ErrSyntax.
 var ErrSyntax = errors.New("the query is not understood")
 
-// Limits of a query.
+// Limits of a query: mostBytes of its text, mostTerms terms, and mostValues values of all terms
+// together.
 const (
 	mostBytes  = 4096
 	mostTerms  = 50
 	mostValues = 100
 )
 
-// Parse parses a query. The error says what is invalid, and what to write instead.
+// Parse parses a query. A text without terms gives the zero Query, which every object matches. An
+// error wraps ErrSyntax, and says what is invalid and what to write instead.
 func Parse(text string) (Query, error) {
 	switch {
 	case len(text) > mostBytes:
@@ -48,26 +51,33 @@ func Parse(text string) (Query, error) {
 	return q, nil
 }
 
+// wrong returns an error that wraps ErrSyntax and adds a reason.
 func wrong(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrSyntax, fmt.Sprintf(format, args...))
 }
 
-// parser parses terms from the rest of the query.
+// parser parses a query from left to right. rest is the text that is not parsed yet: each method
+// removes from its beginning what the method has parsed. All errors wrap ErrSyntax.
 type parser struct{ rest string }
 
+// skip removes the white space at the beginning of rest.
 func (p *parser) skip() { p.rest = strings.TrimLeftFunc(p.rest, unicode.IsSpace) }
 
-// special reports whether a value with the character must be quoted.
+// special reports whether a value that contains the character must be quoted.
 func special(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"\*`, r) }
 
-// ofKey reports whether the character may be in a key, of a term or of a label.
+// ofKey reports whether the character may be in the key of a term, such as kind, or in the key of a
+// label.
 func ofKey(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./", r)
 }
 
-// operators in the order in which they are tried.
+// operators are tried in this order at the beginning of a text. An operator that begins with
+// another stands before it, as <= before <.
 var operators = []string{"!=", "<=", ">=", ":", "=", "<", ">"}
 
+// term parses the term at the beginning of rest, with its minus, operator and values. rest must not
+// begin with white space.
 func (p *parser) term() (Term, error) {
 	var t Term
 	if rest, ok := strings.CutPrefix(p.rest, "-"); ok {
@@ -81,7 +91,10 @@ func (p *parser) term() (Term, error) {
 		if err == nil && v.Text == "" {
 			err = wrong("an empty word is in every name")
 		}
-		return t, errors.Join(err, p.ended())
+		if err != nil {
+			return t, err
+		}
+		return t, p.ended()
 	}
 	end := strings.IndexFunc(p.rest, func(r rune) bool { return !ofKey(r) })
 	if end < 0 {
@@ -121,7 +134,7 @@ func (p *parser) term() (Term, error) {
 	return t.check()
 }
 
-// word parses a term without a key.
+// word parses a term without a key, such as nginx or web-*. t has what was parsed before: Not.
 func (p *parser) word(t Term) (Term, error) {
 	end := strings.IndexFunc(p.rest, func(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == ',' })
 	if end < 0 {
@@ -139,7 +152,8 @@ func (p *parser) word(t Term) (Term, error) {
 	return t, p.ended()
 }
 
-// ended returns an error unless a space or the end follows.
+// ended returns an error unless rest is empty or begins with white space, so that the term ends
+// here.
 func (p *parser) ended() error {
 	if p.rest != "" && !unicode.IsSpace(first(p.rest)) {
 		return wrong("a blank is missing before %q", p.rest)
@@ -147,12 +161,14 @@ func (p *parser) ended() error {
 	return nil
 }
 
+// first returns the first character of s; utf8.RuneError if s is empty.
 func first(s string) rune {
 	r, _ := utf8.DecodeRuneInString(s)
 	return r
 }
 
-// labelled parses the rest after label:.
+// labelled parses the rest of a term that begins with label: as KEY, KEY=VALUES or KEY!=VALUES. A
+// KEY alone means that the label exists. t has what was parsed before: Not.
 func (p *parser) labelled(t Term) (Term, error) {
 	end := strings.IndexFunc(p.rest, func(r rune) bool { return !ofKey(r) })
 	if end < 0 {
@@ -173,6 +189,9 @@ func (p *parser) labelled(t Term) (Term, error) {
 	return t, p.ended()
 }
 
+// label parses the values of a term about the label key, after the operator op: = or !=. Without a
+// value (app=) the label must be empty, as in selectors of Kubernetes. The operator != inverts
+// t.Not.
 func (p *parser) label(t Term, key, op string) (Term, error) {
 	if key == "" {
 		return t, wrong("label: needs a key, as label:app or label:app=web")
@@ -188,7 +207,8 @@ func (p *parser) label(t Term, key, op string) (Term, error) {
 	return t, p.values(&t)
 }
 
-// values parses the values of a term; at least one is required.
+// values parses values that are separated by commas, and appends them to t.Values. At least one is
+// required, and the term must end after them.
 func (p *parser) values(t *Term) error {
 	for {
 		v, err := p.value()
@@ -204,7 +224,8 @@ func (p *parser) values(t *Term) error {
 	}
 }
 
-// value parses one value, quoted or not.
+// value parses one value. A value in quotes is taken literally, and may be empty. Without quotes, *
+// makes it a pattern, and no character is an error.
 func (p *parser) value() (Value, error) {
 	if rest, ok := strings.CutPrefix(p.rest, `"`); ok {
 		var text strings.Builder
@@ -235,7 +256,8 @@ func (p *parser) value() (Value, error) {
 	return Value{text, strings.Contains(text, "*")}, nil
 }
 
-// canonical returns the full name of a key; "" if there is no such key.
+// canonical returns the name of a key as the constants have it: in lower case, and namespace for
+// ns. It is "" for an unknown key.
 func canonical(key string) string {
 	key = strings.ToLower(key)
 	if key == "ns" {
@@ -247,6 +269,7 @@ func canonical(key string) string {
 	return ""
 }
 
+// names returns the names of all keys, in the order of the variable keys.
 func names() []string {
 	out := make([]string, len(keys))
 	for i, k := range keys {
@@ -255,7 +278,8 @@ func names() []string {
 	return out
 }
 
-// nearest returns a suggestion for a mistyped key; "" if no key is similar.
+// nearest returns " (did you mean KEY?)" with the known key that differs least from a mistyped one.
+// It is "" if every known key differs in more than two characters, or in as many as the key has.
 func nearest(key string) string {
 	const typos = 2
 	best, meant := typos+1, ""
@@ -270,7 +294,8 @@ func nearest(key string) string {
 	return fmt.Sprintf(" (did you mean %s?)", meant)
 }
 
-// distance returns the number of characters to add, remove or replace (Levenshtein).
+// distance returns how many bytes must be added, removed or replaced to turn a into b
+// (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -291,7 +316,9 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// check verifies that the operator and the values suit the key, and parses the values.
+// check verifies that the operator and the values of a parsed term suit its key. It returns the
+// term with its values in the form for Matches: number, age, moment, phrases or, for uses, other
+// Values. The error wraps ErrSyntax.
 func (t Term) check() (Term, error) {
 	compares := t.Key == Age || t.Key == Created || t.Key == Restarts || t.Key == Replicas
 	switch {
@@ -339,7 +366,9 @@ func (t Term) check() (Term, error) {
 	return t, nil
 }
 
-// used replaces the values by their index entries, see graph.Term.
+// used returns a term with the key uses, such as uses:secret/db-pass, with its values as graph.Term
+// writes references: KIND.GROUP/NAME. The error wraps ErrSyntax. It is for another form, an unknown
+// kind, and images and nodes, which have keys of their own.
 func (t Term) used() (Term, error) {
 	values := slices.Clone(t.Values)
 	for i, v := range values {
@@ -360,7 +389,9 @@ func (t Term) used() (Term, error) {
 	return t, nil
 }
 
-// phrased parses the phrases of a text, or of images without a pattern.
+// phrased returns a term with the key text or image, with the words of each value in phrases.
+// Patterns of images get no phrase. A value of text may have one *, at its end. Another * or a
+// value without words is an error that wraps ErrSyntax.
 func (t Term) phrased() (Term, error) {
 	for _, v := range t.Values {
 		text, star := v.Text, false
@@ -381,7 +412,8 @@ func (t Term) phrased() (Term, error) {
 	return t, nil
 }
 
-// duration parses times such as 90s, 15m, 1h30m, 7d, 2w and 1y.
+// duration parses an age such as 90s, 15m, 1h30m, 7d, 2w or 1y, up to 200 years. A day has 24
+// hours, and a year 365 days. The error does not wrap ErrSyntax.
 func duration(text string) (sum time.Duration, err error) {
 	bad := fmt.Errorf("%q is not a time such as 90s, 15m, 1h30m, 7d, 2w or 1y", text)
 	if text == "" {
@@ -407,7 +439,8 @@ func duration(text string) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// moment parses a day or a time, in UTC unless it has a zone.
+// moment parses a creation time: a day (2026-11-20), or a day with a time (2026-11-20T10:00Z), in
+// UTC unless it has a zone. A time before 1970 is an error. The error does not wrap ErrSyntax.
 func moment(text string) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04Z07:00", "2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil {

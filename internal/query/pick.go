@@ -5,21 +5,22 @@ import (
 	"slices"
 )
 
-// field is a field of an object, within a top-level field.
+// field is a field of an object's JSON on the second level, such as inner nodeName in outer spec.
 type field struct{ outer, inner string }
 
-// asksFor has the fields of details that terms with a key need. A key that is missing here needs
-// all fields.
+// asksFor has, by the key of a term, the JSON fields that decide the term. A key that is missing
+// here, such as text, needs all fields of details.
 var asksFor = map[string][]field{
 	Node: {{"spec", "nodeName"}}, Replicas: {{"spec", "replicas"}}, Phase: {{"status", "phase"}}, Owner: {{"metadata", "ownerReferences"}},
 	Is:       {{"status", "conditions"}, {"metadata", "deletionTimestamp"}},
 	Restarts: {{"status", "containerStatuses"}, {"status", "initContainerStatuses"}},
 	Has:      {{"metadata", "annotations"}, {"metadata", "finalizers"}, {"metadata", "ownerReferences"}, {"spec", "nodeName"}},
-	// These keys need no fields of details.
+	// The fields of Object decide these keys, so no field of details is needed.
 	Word: {}, Kind: {}, Cluster: {}, Namespace: {}, Name: {}, Label: {}, Image: {}, Age: {}, Created: {}, Uses: {},
 }
 
-// fields returns the fields that the terms need; nil: all.
+// fields returns the JSON fields that the terms need, for pick. nil means all fields, and an empty
+// list none.
 func (q Query) fields() []field {
 	out := []field{}
 	for _, t := range q.Terms {
@@ -32,9 +33,9 @@ func (q Query) fields() []field {
 	return out
 }
 
-// pick returns JSON with only the needed fields of a JSON object; nil fields: all. Decoding the
-// result takes a fraction of the time, because pick skips everything else without parsing it. If
-// the JSON is unusual, pick returns it unchanged.
+// pick returns a JSON object with only the given fields of the JSON object body; nil fields: all.
+// Matches decodes the result in a fraction of the time, because pick skips other values without
+// parsing them. If body is invalid, or has keys with escapes, pick returns body.
 func pick(body []byte, fields []field) []byte {
 	if fields == nil {
 		return body
@@ -75,8 +76,9 @@ func pick(body []byte, fields []field) []byte {
 	return append(out, '}')
 }
 
-// members calls f with each key and value of a JSON object, until f returns false. It reports
-// whether it reached the end.
+// members calls f with each key (without quotes) and value of a JSON object, until f returns false.
+// Both are parts of object, and must not be changed. It returns true at the end of the object. It
+// returns false if f did, for invalid JSON, and for a key with a backslash.
 func members(object []byte, f func(key, value []byte) bool) bool {
 	i := space(object, 0)
 	if i == len(object) || object[i] != '{' {
@@ -110,7 +112,8 @@ func members(object []byte, f func(key, value []byte) bool) bool {
 	return false
 }
 
-// space returns the index after the white space that starts at i.
+// space returns the index of the first byte from i on that is not white space; len(b) if there is
+// none.
 func space(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
@@ -118,7 +121,8 @@ func space(b []byte, i int) int {
 	return i
 }
 
-// text returns the index after the string that starts at i; -1 if it does not end.
+// text returns the index after the JSON string whose opening quote is at i; -1 if the string does
+// not end.
 func text(b []byte, i int) int {
 	for i++; ; i++ {
 		n := bytes.IndexByte(b[i:], '"')
@@ -137,7 +141,8 @@ func text(b []byte, i int) int {
 	}
 }
 
-// value returns the index after the value that starts at i; -1 if it does not end.
+// value returns the index after the JSON value that starts at i, without checking its syntax. It
+// returns i before a comma, white space or a closing bracket, and -1 if the value does not end.
 func value(b []byte, i int) int {
 	depth := 0
 	for i < len(b) {

@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// Keys of terms.
+// Keys of terms; the variable keys has their meanings.
 const (
 	Word      = "" // a part of the name
 	Kind      = "kind"
@@ -42,7 +42,7 @@ const (
 	Uses      = "uses"
 )
 
-// keys has all keys with their meaning.
+// keys has all keys with their meaning, as a text for users.
 var keys = []struct{ name, means string }{
 	{Kind, "the kind, by its name, plural, short name or GROUP/KIND"},
 	{Cluster, "the cluster"},
@@ -63,7 +63,7 @@ var keys = []struct{ name, means string }{
 	{Uses, "what it refers to, as KIND/NAME: secret, configmap, persistentvolumeclaim, storageclass, service, …"},
 }
 
-// Keys returns the keys of terms, each with its meaning.
+// Keys returns the meaning of each key, as a text for users, by the key.
 func Keys() map[string]string {
 	out := make(map[string]string, len(keys))
 	for _, k := range keys {
@@ -72,13 +72,14 @@ func Keys() map[string]string {
 	return out
 }
 
-// Values of the keys with a fixed set of values.
+// The values that the keys has and is accept.
 var (
 	hasValues = []string{"annotation", "finalizer", "image", "label", "node", "owner"}
 	isValues  = []string{"ready", "terminating"}
 )
 
-// ValuesOf returns the values of a key with a fixed set; nil: any value is allowed.
+// ValuesOf returns the values that a key accepts, as a new slice. Only has and is have a fixed set.
+// For any other key the result is nil, and users write values of their own.
 func ValuesOf(key string) []string {
 	switch key {
 	case Has:
@@ -90,10 +91,10 @@ func ValuesOf(key string) []string {
 	}
 }
 
-// Op is the comparison of a term.
+// Op is the operator of a term. A term about a label always has Equal: != is stored as Not.
 type Op string
 
-// Operators. Equal is written as a colon.
+// Operators. Equal is written as a colon, or as = for labels.
 const (
 	Equal   Op = ":"
 	Less    Op = "<"
@@ -102,13 +103,15 @@ const (
 	AtLeast Op = ">="
 )
 
-// Value is a text or, with Glob, a pattern in which each * matches any text.
+// Value is a text that must be equal or, if Glob is true, a pattern in which each * stands for any
+// text.
 type Value struct {
 	Text string
 	Glob bool
 }
 
-// Pieces returns the texts between the stars: one for a text, at least two for a pattern.
+// Pieces returns the texts between the stars of a pattern, at least two. For a value that is no
+// pattern it returns the text itself.
 func (v Value) Pieces() []string {
 	if !v.Glob {
 		return []string{v.Text}
@@ -119,6 +122,8 @@ func (v Value) Pieces() []string {
 // Matches reports whether the text matches the value.
 func (v Value) Matches(text string) bool { return matches(v.Pieces(), text) }
 
+// matches reports whether a text consists of the pieces in their order, with any texts between
+// them. There must be at least one piece. One piece must be the whole text.
 func matches(pieces []string, text string) bool {
 	rest, ok := strings.CutPrefix(text, pieces[0])
 	if !ok || len(pieces) == 1 {
@@ -135,7 +140,9 @@ func matches(pieces []string, text string) bool {
 	return strings.HasSuffix(rest, last)
 }
 
-// Term is one condition.
+// Term is one condition of a query: a key, an operator and alternative values, such as
+// phase:Pending,Failed. If Not is true, no value may match. Parse makes terms; the zero value is
+// invalid.
 type Term struct {
 	Not    bool
 	Key    string
@@ -150,13 +157,15 @@ type Term struct {
 	phrases []words.Phrase // for text, and for images without a pattern
 }
 
-// Phrases returns the parsed values of a term with the key Text, or Image without a pattern.
+// Phrases returns the words to search for, one Phrase for each value: of a term with the key Text,
+// or Image. Patterns of images have none. Other terms have none.
 func (t Term) Phrases() []words.Phrase { return slices.Clone(t.phrases) }
 
-// Query is a list of terms, and all must hold.
+// Query is a list of terms, all of which must hold for an object. The zero value has no terms, and
+// every object matches it.
 type Query struct{ Terms []Term }
 
-// String returns the query in the syntax of Parse.
+// String returns the query in the syntax of Parse, with the terms in their order.
 func (q Query) String() string {
 	parts := make([]string, len(q.Terms))
 	for i, t := range q.Terms {
@@ -197,6 +206,8 @@ func (t Term) String() string {
 	return out.String()
 }
 
+// write writes the value in the syntax of Parse. It quotes an empty text, and a text with
+// characters that Parse would take for syntax.
 func (v Value) write(out *strings.Builder) {
 	if !v.Glob && (v.Text == "" || strings.ContainsFunc(v.Text, special)) {
 		v.quote(out)
@@ -205,6 +216,7 @@ func (v Value) write(out *strings.Builder) {
 	out.WriteString(v.Text)
 }
 
+// quote writes the value in quotes, with a backslash before quotes and backslashes.
 func (v Value) quote(out *strings.Builder) {
 	out.WriteByte('"')
 	for _, r := range v.Text {
@@ -216,7 +228,7 @@ func (v Value) quote(out *strings.Builder) {
 	out.WriteByte('"')
 }
 
-// Of returns the terms with a key.
+// Of returns the terms with a key, in their order; nil if there are none.
 func (q Query) Of(key string) (out []Term) {
 	for _, t := range q.Terms {
 		if t.Key == key {
@@ -226,13 +238,14 @@ func (q Query) Of(key string) (out []Term) {
 	return out
 }
 
-// Without returns the query without the terms with a key.
+// Without returns a query without the terms that have a key. It does not change q.
 func (q Query) Without(key string) Query {
 	return Query{slices.DeleteFunc(slices.Clone(q.Terms), func(t Term) bool { return t.Key == key })}
 }
 
-// Between returns the range of creation times for which the terms age and created hold, in seconds:
-// from (inclusive) and before (exclusive); zero: no limit.
+// Between returns the range of creation times in which all terms with the keys age and created
+// hold. from is inclusive and before exclusive, both in whole seconds; zero: no limit. Ages are
+// relative to now. If before is not after from, no object matches.
 func (q Query) Between(now time.Time) (from, before time.Time) {
 	for _, t := range q.Terms {
 		var at time.Time
@@ -249,8 +262,8 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 		if t.Not {
 			op = map[Op]Op{Less: AtLeast, AtMost: Greater, Greater: AtMost, AtLeast: Less}[op]
 		}
-		// Creation times have a precision of a second. A comparison with a moment within a second
-		// uses the seconds around it.
+		// Creation times have a precision of a second. If the moment at is within a second, the
+		// range begins or ends at the whole second before or after it.
 		second := at.Truncate(time.Second)
 		up := second
 		if at.After(second) {
@@ -278,7 +291,8 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 	return from, before
 }
 
-// Means returns the meaning of a term in words.
+// Means returns the meaning of a term as an English clause, such as "the name has web in it". The
+// explanation of a search shows it to users.
 func (t Term) Means() string {
 	values := make([]string, len(t.Values))
 	for i, v := range t.Values {

@@ -69,12 +69,14 @@ func TestRefused(t *testing.T) {
 		"NoValueInList":  {"phase:a,,b", "a value is missing"},
 		"EmptyValue":     {`kind:""`, "empty"},
 		"EmptyWord":      {`""`, "every name"},
+		"EmptyWordInOne": {`""web`, "every name"},
 		"TextStar":       {"text:*web", "a star stands at the end"},
 		"TextShort":      {"text:w*", "at least two"},
 		"TextNoWord":     {`text:"--"`, "no letter or digit"},
 		"TextLong":       {`text:"` + strings.Repeat("a ", 40) + `"`, "more than 32 words"},
 		"TextCompared":   {"text>a", "is not compared"},
 		"Open":           {`name:"web`, "not closed"},
+		"OpenWord":       {`"web`, "not closed"},
 		"NoBlank":        {`"a"b`, "a blank is missing"},
 		"NoBlankInValue": {`name:a"b"`, "a blank is missing"},
 		"LoneMinus":      {"kind:Pod - web", "a minus stands before nothing"},
@@ -107,6 +109,8 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if q, err := Parse(tc.text); !errors.Is(err, ErrSyntax) || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("%q, %v, want an error that says %q", q, err, tc.says)
+			} else if strings.Contains(err.Error(), "\n") {
+				t.Errorf("several reasons: %v", err)
 			}
 		})
 	}

@@ -11,19 +11,22 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Next says when to work on a key again, if it is not added earlier.
+// Next is what a Work returns: when the queue works on the key again, even if the key is not added
+// again. The zero value means that it works on the key only after the key was added again.
 type Next struct {
-	// After is the delay; 0: not before the key is added.
+	// After is the delay; 0: only after the key was added again.
 	After time.Duration
 	// Backoff repeats the work after a delay that grows with each backoff in a row. It takes
 	// precedence over After.
 	Backoff bool
 }
 
-// Work does the work for a key. It logs its own failures.
+// Work does the work for a key, and returns when to repeat it. It logs its own failures. The queue
+// calls it for several keys at once, but never twice at the same time for one key.
 type Work[K comparable] func(ctx context.Context, key K) Next
 
-// Queue holds keys until they are worked on. It is safe for concurrent use.
+// Queue holds keys until a Work is called for them. New creates it, and Run calls the Work. It is
+// safe for concurrent use.
 type Queue[K comparable] struct {
 	keys    workqueue.TypedDelayingInterface[K]
 	limiter workqueue.TypedRateLimiter[K]
@@ -31,8 +34,9 @@ type Queue[K comparable] struct {
 	work    Work[K]
 }
 
-// New returns a queue that works on at most workers keys at once. The delay of a backoff grows from
-// first to last.
+// New returns a queue that calls work for at most workers keys at once, while Run runs. first is
+// the delay of the first backoff (Next.Backoff) of a key. It doubles with each further backoff in a
+// row, up to last.
 func New[K comparable](workers int, first, last time.Duration, work Work[K]) *Queue[K] {
 	return &Queue[K]{
 		keys:    workqueue.NewTypedDelayingQueue[K](),
@@ -41,21 +45,26 @@ func New[K comparable](workers int, first, last time.Duration, work Work[K]) *Qu
 	}
 }
 
-// Add queues a key. A key that already waits is worked on once. A key that is being worked on is
-// worked on again.
+// Add queues a key. If the key is already queued, it is worked on only once. If work on it is in
+// progress, it is worked on again afterwards.
 func (q *Queue[K]) Add(key K) { q.keys.Add(key) }
 
-// AddAfter queues a key after a delay.
+// AddAfter queues a key after a delay, or at once if the delay is 0 or negative. If it is called
+// several times for a key, the earliest time counts.
 func (q *Queue[K]) AddAfter(key K, after time.Duration) { q.keys.AddAfter(key, after) }
 
-// Retries returns the number of backoffs in a row of a key.
+// Retries returns how many times in a row the work for a key has returned Next.Backoff. Work that
+// returns no backoff resets the number to 0.
 func (q *Queue[K]) Retries(key K) int { return q.limiter.NumRequeues(key) }
 
-// Close ends the queue: keys that are added later, and delayed ones, are dropped. Run still works
-// on the keys that wait already, unless its ctx has ended.
+// Close ends the queue, and does not wait. Keys that are added later are dropped, and so are keys
+// with a delay. Run still works on the keys that are queued, unless its ctx has ended. Close may be
+// called several times.
 func (q *Queue[K]) Close() { q.keys.ShutDown() }
 
-// Run works until ctx ends or the queue is closed, and returns when no work is in progress.
+// Run calls the Work for queued keys until ctx ends or Close is called. It returns when no work is
+// in progress. The end of ctx closes the queue, and drops the keys that are queued. Run must be
+// called once.
 func (q *Queue[K]) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, q.keys.ShutDown)()
 	// There is a goroutine for each key in progress, and no idle workers: there may be thousands of

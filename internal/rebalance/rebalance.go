@@ -23,23 +23,26 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// bindingsLook is the delay before the next attempt while the cache of bindings is incomplete
-// or stale.
+// bindingsLook is the delay before a WorkloadRebalancer is reconciled again if the cache of
+// bindings is incomplete or stale: 100 ms.
 const bindingsLook = 100 * time.Millisecond
 
-// bindings is the part of binding.Cache that rebalancing needs.
+// bindings is the part of binding.Cache that rebalancing uses. Synced reports whether the cache has
+// read all bindings of the hub. Of returns the binding of a template; nil if there is none.
 type bindings interface {
 	Synced() bool
 	Of(t binding.Template) (b *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding)
 }
 
+// controller reconciles WorkloadRebalancers: objects with which a user requests that the clusters
+// of some templates are chosen again.
 type controller struct {
 	client   client.Client
 	bindings bindings
 	now      func() time.Time
 }
 
-// Add adds the controller of WorkloadRebalancers to the manager.
+// Add adds the controller of WorkloadRebalancers to the manager. b is the cache of all bindings.
 func Add(mgr ctrl.Manager, b *binding.Cache) error {
 	options := reconciler.Options[reconcile.Request](1)
 	// Tests run several managers in one process.
@@ -54,8 +57,11 @@ func Add(mgr ctrl.Manager, b *binding.Cache) error {
 	return nil
 }
 
-// Reconcile requests a new decision for each workload for which that was not done yet, writes
-// the results, and deletes the WorkloadRebalancer when its time to live is over.
+// Reconcile implements reconcile.Reconciler for one WorkloadRebalancer. It requests a new decision
+// for each object in spec.workloads, unless that was done already, and writes the results to the
+// status. A finished WorkloadRebalancer is deleted when its time to live is over. If the cache of
+// bindings is incomplete or stale, nothing is written to the status, and Reconcile tries again
+// after bindingsLook.
 func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl.Result, error) {
 	w := &appsv1alpha1.WorkloadRebalancer{}
 	if err := c.client.Get(ctx, key.NamespacedName, w); err != nil {
@@ -74,7 +80,7 @@ func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl
 	for _, o := range w.Spec.Workloads {
 		observed, err := c.rebalance(ctx, w, o)
 		if apierrors.IsConflict(err) {
-			return ctrl.Result{RequeueAfter: bindingsLook}, nil // the cache is stale
+			return ctrl.Result{RequeueAfter: bindingsLook}, nil // the cache of bindings is stale
 		}
 		if err != nil {
 			return ctrl.Result{}, err
@@ -83,13 +89,17 @@ func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl
 	}
 	updated.Status.ObservedGeneration = w.Generation
 	updated.Status.FinishTime = new(metav1.NewTime(c.now()))
-	if err := c.client.Status().Patch(ctx, updated, client.MergeFrom(w)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("write status of WorkloadRebalancer %s: %w", w.Name, client.IgnoreNotFound(err))
+	// NotFound means that the WorkloadRebalancer was deleted meanwhile.
+	if err := c.client.Status().Patch(ctx, updated, client.MergeFrom(w)); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("write status of WorkloadRebalancer %s: %w", w.Name, err)
 	}
-	return ctrl.Result{}, nil // the event of this write continues
+	return ctrl.Result{}, nil // the event of this write causes the next call, which expires it
 }
 
-// rebalance requests a new decision for one object, unless this WorkloadRebalancer already did.
+// rebalance requests a new decision for o, one of the templates that w names, with a write to the
+// binding of o. It does nothing if w has requested one before. The result is for the status of w:
+// success, or why o cannot be decided again: there is no such object, or no policy places it. If
+// the cached binding is stale, the error is a conflict.
 func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer, o appsv1alpha1.ObjectReference) (appsv1alpha1.ObservedWorkload, error) {
 	i := slices.IndexFunc(w.Status.ObservedWorkloads, func(was appsv1alpha1.ObservedWorkload) bool { return was.Workload == o })
 	if i >= 0 && w.Status.ObservedWorkloads[i].Result == appsv1alpha1.RebalanceSuccessful {
@@ -124,16 +134,16 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 	return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceSuccessful}, nil
 }
 
-// askedBy returns the value that names a WorkloadRebalancer on the bindings for which it
-// requested a decision.
+// askedBy returns the value of the annotation by which a binding names the WorkloadRebalancer that
+// last requested a decision. It is the creation time and the UID of w, as TIME/UID.
 func askedBy(w *appsv1alpha1.WorkloadRebalancer) string {
 	return w.CreationTimestamp.UTC().Format(time.RFC3339) + "/" + string(w.UID)
 }
 
-// due returns the time with which a WorkloadRebalancer requests a new decision: its creation
-// time, or the first later second that the binding does not have yet. It returns nil if the
-// WorkloadRebalancer has already requested one, or if one that was created later has: that
-// decision is new enough for both.
+// due returns the time that w must write to the binding b to request a new decision, or nil if a
+// write is unnecessary. Placement decides again when that time changes. It is the creation time of
+// w, or one second after the time in b if that is not earlier. It is nil if w has written to b
+// before, or if a WorkloadRebalancer that was created later has.
 func due(b *workv1alpha2.ResourceBinding, w *appsv1alpha1.WorkloadRebalancer) *metav1.Time {
 	own := w.CreationTimestamp.DeepCopy()
 	at, by := b.Spec.RescheduleTriggeredAt, b.Annotations[workv1alpha2.RebalancedByAnnotation]
@@ -146,7 +156,7 @@ func due(b *workv1alpha2.ResourceBinding, w *appsv1alpha1.WorkloadRebalancer) *m
 	created := at.Time
 	if text, _, ok := strings.Cut(by, "/"); ok {
 		if t, err := time.Parse(time.RFC3339, text); err == nil && t.Before(at.Time) {
-			created = t // it asked with a later time than its own
+			created = t // that WorkloadRebalancer wrote a later time than its creation
 		}
 	}
 	if created.After(own.Time) {
@@ -155,8 +165,8 @@ func due(b *workv1alpha2.ResourceBinding, w *appsv1alpha1.WorkloadRebalancer) *m
 	return new(metav1.NewTime(at.Add(time.Second)))
 }
 
-// placed reports whether a policy places the template of a binding. That is not so if the
-// template is only placed as a dependency, or if its policy was gone at the last decision.
+// placed reports whether a policy places the template of a binding. It is false for a template that
+// is only placed as a dependency of others, and if the policy was gone at the last decision.
 func placed(b *workv1alpha2.ResourceBinding) bool {
 	if b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0 {
 		return false
@@ -165,7 +175,9 @@ func placed(b *workv1alpha2.ResourceBinding) bool {
 	return scheduled == nil || scheduled.Reason != workv1alpha2.ReasonPolicyGone
 }
 
-// expire deletes a finished WorkloadRebalancer when its time to live is over.
+// expire deletes a finished WorkloadRebalancer when its time to live is over. Before that it
+// returns the remaining time as the delay of the result. Without spec.ttlSecondsAfterFinished it
+// does nothing.
 func (c *controller) expire(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer) (ctrl.Result, error) {
 	if w.Spec.TTLSecondsAfterFinished == nil {
 		return ctrl.Result{}, nil

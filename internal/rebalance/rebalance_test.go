@@ -12,10 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
@@ -29,8 +32,8 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 1)
 }
 
-// started returns a client of an API server at which the controller works, the bindings that it
-// knows, and a namespace.
+// started starts the controller. It returns a client of its API server, its cache of bindings,
+// and a namespace.
 func started(t *testing.T) (client.Client, *binding.Cache, string) {
 	t.Helper()
 	config := testenv.Config(0)
@@ -79,7 +82,7 @@ func bound(namespace, name string) *workv1alpha2.ResourceBinding {
 	}
 }
 
-// What no policy places is not placed anew: it is not said to be.
+// A template that no policy places gets no new decision, and placed returns false for it.
 func TestPlaced(t *testing.T) {
 	cases := map[string]struct {
 		change func(*workv1alpha2.ResourceBinding)
@@ -128,8 +131,8 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// TestSameSecond has WorkloadRebalancers ask that were created within one second or two: each gets a placement that is decided after it was
-// created, and none asks twice.
+// TestSameSecond creates several WorkloadRebalancers within a second or two. Each requests a
+// decision that is made after its creation, and none requests two.
 func TestSameSecond(t *testing.T) {
 	c, known, namespace := started(t)
 	web := bound(namespace, "web")
@@ -149,7 +152,8 @@ func TestSameSecond(t *testing.T) {
 		{"b", second, time.Second},
 		{"b", second, time.Second},
 		{"c", second, 2 * time.Second},
-		{"d", next, 3 * time.Second}, // the binding had its second already, but asked by one that is older
+		// The binding was triggered for this second already, but by an older rebalancer.
+		{"d", next, 3 * time.Second},
 		{"older", second, 3 * time.Second},
 		{"e", metav1.NewTime(second.Add(time.Minute)), time.Minute},
 	} {
@@ -173,7 +177,7 @@ func TestSameSecond(t *testing.T) {
 			t.Errorf("%s: asked for at %v, want %v", step.uid, web.Spec.RescheduleTriggeredAt, want)
 		}
 	}
-	// A cache that is behind makes nobody ask with a time that the binding has already.
+	// A stale cache must not make a rebalancer request a time that the binding already has.
 	stale := web.DeepCopy()
 	web.Labels = map[string]string{"newer": "true"}
 	if err := c.Update(t.Context(), web); err != nil {
@@ -187,7 +191,7 @@ func TestSameSecond(t *testing.T) {
 	}
 }
 
-// staleBindings is a cache that knows one binding as it was.
+// staleBindings is a cache with an outdated version of one binding.
 type staleBindings struct{ b *workv1alpha2.ResourceBinding }
 
 func (s staleBindings) Synced() bool { return true }
@@ -213,17 +217,17 @@ func TestRebalance(t *testing.T) {
 			return nil
 		})
 	}
-	follower := bound(namespace, "follower")
-	follower.Spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Namespace: namespace, Name: web.Name}}
+	dependency := bound(namespace, "dependency")
+	dependency.Spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Namespace: namespace, Name: web.Name}}
 	create(web)
 	create(db)
-	create(follower)
+	create(dependency)
 	ref := func(name string) appsv1alpha1.ObjectReference {
 		return appsv1alpha1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: name}
 	}
 	w := &appsv1alpha1.WorkloadRebalancer{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace},
-		Spec:       appsv1alpha1.WorkloadRebalancerSpec{Workloads: []appsv1alpha1.ObjectReference{ref("web"), ref("none"), ref("db"), ref("follower")}},
+		Spec:       appsv1alpha1.WorkloadRebalancerSpec{Workloads: []appsv1alpha1.ObjectReference{ref("web"), ref("none"), ref("db"), ref("dependency")}},
 	}
 	if err := c.Create(t.Context(), w); err != nil {
 		t.Fatal(err)
@@ -246,7 +250,7 @@ func TestRebalance(t *testing.T) {
 		{Workload: ref("web"), Result: done},
 		{Workload: ref("none"), Result: failed, Reason: appsv1alpha1.RebalanceObjectNotFound},
 		{Workload: ref("db"), Result: done},
-		{Workload: ref("follower"), Result: failed, Reason: appsv1alpha1.RebalanceNoPolicy},
+		{Workload: ref("dependency"), Result: failed, Reason: appsv1alpha1.RebalanceNoPolicy},
 	}
 	if diff := cmp.Diff(want, w.Status.ObservedWorkloads); diff != "" {
 		t.Errorf("observed (-want +got):\n%s", diff)
@@ -261,10 +265,10 @@ func TestRebalance(t *testing.T) {
 		}
 	}
 	asked(web, &w.CreationTimestamp)
-	asked(db, &later) // somebody asked after this one
-	asked(follower, nil)
+	asked(db, &later) // a later request stays
+	asked(dependency, nil)
 
-	// What was asked for once is not asked for again, and what was not found is looked for again.
+	// A request is made once for each object. An object that was not found is looked up again.
 	none := bound(namespace, "none")
 	create(none)
 	web.Spec.RescheduleTriggeredAt = nil
@@ -285,7 +289,7 @@ func TestRebalance(t *testing.T) {
 	asked(web, nil)
 	asked(none, &w.CreationTimestamp)
 
-	// It goes when its time is over.
+	// The WorkloadRebalancer is deleted when its time to live is over.
 	w.Spec.TTLSecondsAfterFinished = new(int32(0))
 	if err := c.Update(t.Context(), w); err != nil {
 		t.Fatal(err)
@@ -301,3 +305,32 @@ func TestRebalance(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDeletedMeanwhile: a WorkloadRebalancer that is deleted before its status is written is no
+// error. Another failure of the write is one.
+func TestDeletedMeanwhile(t *testing.T) {
+	s := runtime.NewScheme()
+	if err := appsv1alpha1.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	w := &appsv1alpha1.WorkloadRebalancer{ObjectMeta: metav1.ObjectMeta{Name: "w"}}
+	gone := apierrors.NewNotFound(schema.GroupResource{Group: appsv1alpha1.GroupVersion.Group, Resource: "workloadrebalancers"}, "w")
+	for name, tc := range map[string]struct{ answer, want error }{
+		"Deleted": {answer: gone},
+		"Refused": {answer: errRefused, want: errRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := fake.NewClientBuilder().WithScheme(s).WithObjects(w.DeepCopy()).WithInterceptorFuncs(interceptor.Funcs{
+				SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+					return tc.answer
+				},
+			}).Build()
+			c := &controller{client: hub, bindings: staleBindings{}, now: time.Now}
+			if _, err := c.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(w)}); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+var errRefused = errors.New("refused")

@@ -2,15 +2,16 @@ package reconciler
 
 import "sync"
 
-// Attempt signals the end of something that a process does once after its start. In the zero
-// value it has not ended.
+// Attempt signals the end of work that a process does once after its start, so that others can wait
+// for that end. The zero value is an Attempt that has not ended. It may be used from several
+// goroutines.
 type Attempt struct {
 	mu    sync.Mutex
 	ended chan struct{}
 	over  bool
 }
 
-// End signals that the attempt has ended, successful or not. Later calls do nothing.
+// End signals that the work has ended, whether it succeeded or not. Later calls do nothing.
 func (a *Attempt) End() {
 	ended := a.channel()
 	a.mu.Lock()
@@ -21,9 +22,10 @@ func (a *Attempt) End() {
 	}
 }
 
-// Ended returns a channel that is closed once the attempt has ended.
+// Ended returns a channel that is closed once End has been called.
 func (a *Attempt) Ended() <-chan struct{} { return a.channel() }
 
+// channel returns the channel that End closes. The first call creates it.
 func (a *Attempt) channel() chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

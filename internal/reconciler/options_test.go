@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// A controller that has keys to work on when it is stopped ends all the same. How workers and queue meet is chance: many controllers
-// are stopped.
+// TestStopsWhileBusy: a controller that is stopped while it has keys to process ends
+// nevertheless. The timing of workers and queue is random, so the test stops many controllers.
 func TestStopsWhileBusy(t *testing.T) {
 	for range 200 {
 		var worked atomic.Int64

@@ -20,50 +20,61 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// Object is an object that a loop can reconcile.
+// Object is an object of the hub that a Loop can reconcile.
 type Object interface{ client.Object }
 
-// Loop reconciles objects of one kind. T is a pointer to its Go type.
+// Loop is a reconcile.Reconciler for objects of one kind; T is the pointer to its Go type. For each
+// object it runs a list of steps, sets one condition for each, and writes the status if it changed.
+// Its fields Client and Conditions are required, and Finalize if Finalizer is set. Reconcile does
+// not change a Loop.
 type Loop[T Object] struct {
 	// Client reads and writes the objects.
 	Client client.Client
-	// Ready is the type of the condition that summarizes the others; "": Ready.
+	// Ready is the type of the condition that summarizes those of the steps; "" means the type Ready.
 	Ready string
-	// Finalizer is added to every object and removed when Finalize succeeds; "": none.
+	// Finalizer is added to every object, and removed from a deleted object when Finalize has
+	// succeeded. "": the objects have none.
 	Finalizer string
-	// Finalize undoes the work of the steps for an object that is being deleted. While it
-	// returns an error, the finalizer stays and the condition Ready has the reason.
+	// Finalize undoes the work of the steps for an object that is being deleted. While it returns an
+	// error, the finalizer stays, and the condition Ready says why.
 	Finalize func(ctx context.Context, o T) error
-	// Steps run in order. After a step without success, the following steps do not run.
+	// Steps run in order. After a step whose condition is not True, the following steps do not
+	// run, unless that step is NonBlocking.
 	Steps []Step[T]
-	// Conditions returns the list of an object's conditions.
+	// Conditions returns a pointer to the list of an object's conditions.
 	Conditions func(o T) *[]metav1.Condition
 }
 
-// Step is a part of the work on an object.
+// Step is a part of the work on an object, with a condition that says whether it is done. A Loop
+// runs its steps in order.
 type Step[T Object] struct {
 	// Condition is the type of the condition that the step sets.
 	Condition string
-	// Run does the work. It may change the object's status but does not write it. Its error
-	// determines the condition: see Stalled, Waiting, Unknown and Done.
+	// Run does the work. It may change the status of the object but does not write it. Its error
+	// determines the condition: nil means True; results of Stalled, Waiting, Unknown and Done say what
+	// they mean. Any other error means False with ReasonError and a retry with backoff. After a
+	// conflict, and after the end of ctx, nothing is written and no further step runs.
 	Run func(ctx context.Context, o T) error
-	// Warnings are types of further conditions that Run sets. The summary ignores them.
+	// Warnings are types of further conditions that Run sets by itself. The condition Ready ignores
+	// them.
 	Warnings []string
-	// NonBlocking: the following steps run although the condition is not True.
+	// NonBlocking means that the following steps also run if this step's condition is not True.
 	NonBlocking bool
-	// Applies reports whether the step is for the object. If not, its conditions are removed.
-	// nil: the step is for all objects.
+	// Applies reports whether the step is for this object. If it is not, Run is not called, and the
+	// step's conditions are removed. nil: the step is for all objects.
 	Applies func(o T) bool
 }
 
-// New returns a new, empty object.
+// New returns a new, empty object of the type that the pointer type T points to.
 func New[T Object]() T {
 	var zero T
 	o, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeOf(zero).Elem()))
 	return o
 }
 
-// Reconcile implements reconcile.Reconciler.
+// Reconcile implements reconcile.Reconciler. An object that does not exist any more is no error.
+// After a conflict the result is no error either: the object is reconciled again after
+// conflictDelay.
 func (l *Loop[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	o := New[T]()
 	if err := l.Client.Get(ctx, req.NamespacedName, o); err != nil {
@@ -78,9 +89,12 @@ func (l *Loop[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return result, err
 }
 
-// conflictDelay is the time for a stale cache to catch up.
+// conflictDelay is the delay before an object is reconciled again after a conflict, so that the
+// cache gets the newer version: 50 ms.
 const conflictDelay = 50 * time.Millisecond
 
+// reconcile adds the finalizer to o, runs the steps and writes the status. If o is being deleted,
+// it finalizes o instead. A conflict is returned as an error.
 func (l *Loop[T]) reconcile(ctx context.Context, o T) (ctrl.Result, error) {
 	if !o.GetDeletionTimestamp().IsZero() {
 		return l.finalize(ctx, o)
@@ -99,12 +113,15 @@ func (l *Loop[T]) reconcile(ctx context.Context, o T) (ctrl.Result, error) {
 	return result, errors.Join(err, l.writeStatus(ctx, before, o))
 }
 
-// run runs the steps and summarizes them in the condition Ready.
+// run calls the steps of o that apply, and sets their conditions and the condition Ready in o. It
+// writes nothing to the API server. The delay in the result is the shortest that a step requested;
+// with errors that are retried the result is empty. After a conflict, and after the end of ctx, it
+// returns the error at once and does not set Ready.
 func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 	var (
 		result ctrl.Result
 		failed error
-		stop   *outcome // outcome after which no step runs
+		stop   *outcome // outcome of the step after which no step runs; nil: none yet
 		at     string   // condition of the step with that outcome
 	)
 	for _, s := range l.Steps {
@@ -139,8 +156,9 @@ func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 	return result, nil
 }
 
-// block sets the condition of a step that did not run, because condition at is not True. If
-// keep is true, the step keeps its condition.
+// block sets the condition of a step that did not run, because an earlier step's condition, at, is
+// not True. It becomes Unknown with the reason WaitingForAT. If keep is true, an existing condition
+// stays as it is.
 func (l *Loop[T]) block(ctx context.Context, o T, condition, at string, keep bool) {
 	if keep && meta.FindStatusCondition(*l.Conditions(o), condition) != nil {
 		return
@@ -151,7 +169,9 @@ func (l *Loop[T]) block(ctx context.Context, o T, condition, at string, keep boo
 	})
 }
 
-// summary returns the condition Ready: a copy of the first condition that is not True, or True.
+// summary returns the condition Ready. It repeats status, reason and message of the first step
+// whose condition is not True. If there is none, Ready is True. Steps without a condition are
+// ignored.
 func (l *Loop[T]) summary(o T) metav1.Condition {
 	for _, s := range l.Steps {
 		if c := meta.FindStatusCondition(*l.Conditions(o), s.Condition); c != nil && c.Status != metav1.ConditionTrue {
@@ -161,6 +181,7 @@ func (l *Loop[T]) summary(o T) metav1.Condition {
 	return metav1.Condition{Type: l.ready(), Status: metav1.ConditionTrue, Reason: l.ready()}
 }
 
+// ready returns the type of the condition that summarizes the others.
 func (l *Loop[T]) ready() string {
 	if l.Ready != "" {
 		return l.Ready
@@ -168,6 +189,8 @@ func (l *Loop[T]) ready() string {
 	return "Ready"
 }
 
+// set stores a condition in the status of o, as observed for o's generation. It logs the condition
+// if its status or reason changed. It does not write to the API server.
 func (l *Loop[T]) set(ctx context.Context, o T, c metav1.Condition) {
 	conditions := l.Conditions(o)
 	old := meta.FindStatusCondition(*conditions, c.Type)
@@ -178,13 +201,17 @@ func (l *Loop[T]) set(ctx context.Context, o T, c metav1.Condition) {
 	SetCondition(conditions, c, o.GetGeneration())
 }
 
-// SetCondition sets a condition for a generation of its object, and reports whether that
-// changed the list. The transition time changes only with the status.
+// SetCondition stores c in a list of conditions, as observed for a generation of the object; that
+// overwrites c.ObservedGeneration. It reports whether the list changed. The transition time changes
+// only with the status.
 func SetCondition(conds *[]metav1.Condition, c metav1.Condition, generation int64) (changed bool) {
 	c.ObservedGeneration = generation
 	return meta.SetStatusCondition(conds, c)
 }
 
+// finalize calls Finalize for an object that is being deleted, and then removes the finalizer on
+// the API server. If Finalize fails, it writes the error to the condition Ready and keeps the
+// finalizer. For an object without the finalizer it does nothing.
 func (l *Loop[T]) finalize(ctx context.Context, o T) (ctrl.Result, error) {
 	if l.Finalizer == "" || !controllerutil.ContainsFinalizer(o, l.Finalizer) {
 		return ctrl.Result{}, nil
@@ -205,8 +232,10 @@ func (l *Loop[T]) finalize(ctx context.Context, o T) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: v.after}, errors.Join(v.retry, l.writeStatus(ctx, before, o))
 }
 
-// patchFinalizers patches the list of finalizers. A JSON merge patch replaces the whole list:
-// the optimistic lock prevents that it drops a finalizer which another client added.
+// patchFinalizers writes the finalizers of o, after change has added or removed l.Finalizer in a
+// copy of o. Then o gets the new finalizers and resource version. If o is not the newest version,
+// the error is a conflict. Otherwise the JSON merge patch, which replaces the whole list, could
+// drop a finalizer that another client added.
 func (l *Loop[T]) patchFinalizers(ctx context.Context, o T, change func(client.Object, string) bool) error {
 	patched, _ := o.DeepCopyObject().(T)
 	change(patched, l.Finalizer)
@@ -219,8 +248,10 @@ func (l *Loop[T]) patchFinalizers(ctx context.Context, o T, change func(client.O
 	return nil
 }
 
-// writeStatus patches the status if it changed. The optimistic lock prevents that conditions
-// computed from a stale cache overwrite newer ones.
+// writeStatus writes the status of o with a patch if it differs from that of before, the object as
+// it was read. Then o has the content that the API server returns. If o is not the newest version,
+// the error is a conflict, so that conditions from a stale cache do not overwrite newer ones. An
+// object that does not exist any more is no error.
 func (l *Loop[T]) writeStatus(ctx context.Context, before any, o T) error {
 	old, _ := before.(client.Object)
 	diff, err := client.MergeFrom(old).Data(o)

@@ -75,7 +75,7 @@ func newCluster(t *testing.T, c client.Client) *clusterv1alpha1.Cluster {
 
 func conditions(o *clusterv1alpha1.Cluster) *[]metav1.Condition { return &o.Status.Conditions }
 
-// said is what a condition says, without times.
+// said returns a condition without times.
 func said(conditionType string, status metav1.ConditionStatus, reason string) metav1.Condition {
 	return metav1.Condition{Type: conditionType, Status: status, Reason: reason, ObservedGeneration: 1}
 }
@@ -250,10 +250,11 @@ func TestStatusAndFinalizer(t *testing.T) {
 	if err := c.Get(t.Context(), key, o); !apierrors.IsNotFound(err) {
 		t.Errorf("get: %v, want the object gone", err)
 	}
-	reconcile() // gone is fine
+	reconcile() // a missing object is fine
 }
 
-// A step that does not concern an object leaves it no condition, not even one that it had.
+// TestStepThatDoesNotApply: a step that does not apply to an object sets no condition, and
+// removes one from before.
 func TestStepThatDoesNotApply(t *testing.T) {
 	c := newCounter(t)
 	o := newCluster(t, c)
@@ -289,7 +290,7 @@ func TestConflictIsNotReported(t *testing.T) {
 	loop := &Loop[*clusterv1alpha1.Cluster]{
 		Client: c, Conditions: conditions,
 		Steps: []Step[*clusterv1alpha1.Cluster]{{Condition: "First", Run: func(ctx context.Context, o *clusterv1alpha1.Cluster) error {
-			// Someone else writes between our read and our write.
+			// Another client writes between the read and the write of the loop.
 			other := o.DeepCopy()
 			other.Labels = map[string]string{"changed": "meanwhile"}
 			return c.Update(ctx, other)

@@ -5,7 +5,8 @@ import (
 	"math/bits"
 )
 
-// clusterSet is a set of numbers of clusters, as a bitmap.
+// clusterSet is a set of clusters, by their numbers in the database, as a bitmap. nil is the empty
+// set. Numbers are not negative.
 type clusterSet []uint64 //nolint:recvcheck // only add changes a set
 
 func (s *clusterSet) add(id int) {
@@ -15,7 +16,7 @@ func (s *clusterSet) add(id int) {
 	(*s)[id/64] |= 1 << (id % 64)
 }
 
-// ids returns the numbers in the set, ascending.
+// ids returns the numbers of the clusters in the set, ascending.
 func (s clusterSet) ids() []int {
 	out := make([]int, 0, s.count())
 	for i, w := range s {
@@ -33,7 +34,7 @@ func (s clusterSet) count() (n int) {
 	return n
 }
 
-// union returns the numbers in either set.
+// union returns the numbers that are in a, in b or in both, as a new set.
 func union(a, b clusterSet) clusterSet {
 	out := make(clusterSet, max(len(a), len(b)))
 	copy(out, a)
@@ -43,7 +44,7 @@ func union(a, b clusterSet) clusterSet {
 	return out
 }
 
-// without returns the numbers that are only in the first set.
+// without returns the numbers that are in a and not in b, as a new set.
 func without(a, b clusterSet) clusterSet {
 	out := make(clusterSet, len(a))
 	for i, w := range a {
@@ -55,8 +56,9 @@ func without(a, b clusterSet) clusterSet {
 	return out
 }
 
-// ranks replaces each number in s by the count of smaller numbers in other. All numbers of s must
-// be in other.
+// ranks returns, for each number in s that is also in other, its rank: the count of smaller numbers
+// in other. Ranks are smaller than the numbers, so they need fewer bits. A number of s that is not
+// in other is dropped.
 func (s clusterSet) ranks(other clusterSet) (out clusterSet) {
 	rank := 0
 	for i, w := range other {
@@ -70,7 +72,8 @@ func (s clusterSet) ranks(other clusterSet) (out clusterSet) {
 	return out
 }
 
-// at reverses ranks. Ranks beyond the other set are dropped.
+// at reverses ranks: s is a set of ranks, and at returns the numbers of other that have these
+// ranks. Rank 0 is the smallest number of other. A rank beyond the last number of other is dropped.
 func (s clusterSet) at(other clusterSet) (out clusterSet) {
 	all := other.ids()
 	for _, rank := range s.ids() {
@@ -88,10 +91,10 @@ const (
 	asRanks  = 2 // flag: the encoded set has the ranks in another set
 )
 
-// appendSet appends the shortest of four encodings: runs or a bitmap, of the numbers or of their
-// ranks in another set that the reader knows. An example of the other set are the clusters that
-// earlier filters have left. Each filter then needs only a bit for each of them, and the last one
-// often rejects them all.
+// appendSet appends the shortest of four encodings of s to b: runs or a bitmap, of the numbers or
+// of their ranks in other. The reader must know other; nil: only the numbers are encoded. For the
+// clusters that one filter rejected, other are the clusters that earlier filters have left. The set
+// then needs only a bit for each of them, and the last filter often rejects all of them.
 func appendSet(b []byte, s, other clusterSet) []byte {
 	shortest := encodeSet(s)
 	if without(s, other).count() == 0 {
@@ -103,6 +106,8 @@ func appendSet(b []byte, s, other clusterSet) []byte {
 	return append(b, shortest...)
 }
 
+// encodeSet returns the shorter of the encodings of s as runs and as a bitmap, after a byte with
+// the form.
 func encodeSet(s clusterSet) []byte {
 	ids := s.ids()
 	runs := appendRuns([]byte{asRuns}, ids)
@@ -112,8 +117,8 @@ func encodeSet(s clusterSet) []byte {
 	return runs
 }
 
-// appendRuns encodes the gap before each run of successive numbers, and the length of the run if
-// that is more than one.
+// appendRuns appends an encoding of ascending numbers as runs of successive numbers: for each run
+// the gap before it, and its length if that is more than one.
 func appendRuns(b []byte, ids []int) []byte {
 	type run struct{ gap, length uint64 }
 	var runs []run
@@ -137,6 +142,8 @@ func appendRuns(b []byte, ids []int) []byte {
 	return b
 }
 
+// appendBitmap appends an encoding of ascending numbers as a bitmap: the index of its first byte,
+// its length, and its bytes.
 func appendBitmap(b []byte, ids []int) []byte {
 	if len(ids) == 0 {
 		return append(b, 0, 0)
@@ -151,10 +158,12 @@ func appendBitmap(b []byte, ids []int) []byte {
 	return append(b, bitmap...)
 }
 
-// maxCluster bounds the numbers of clusters in a damaged set.
+// maxCluster is the greatest number of a cluster that the decoder accepts. Damaged data could
+// otherwise use much memory.
 const maxCluster = 1 << 24
 
-// set decodes a set that appendSet encoded with the same other set.
+// set decodes a set that appendSet encoded, with the same argument other. If the data is damaged,
+// set sets d.err, and the result is not valid.
 func (d *decoder) set(other clusterSet) clusterSet {
 	form := d.byte()
 	var s clusterSet

@@ -14,18 +14,22 @@ import (
 	"orrery.dev/orrery/internal/sqlite"
 )
 
-// database is an open file. Its methods return errors of package sqlite.
+// database is the open file of the records. Its methods return errors of package sqlite. Several
+// goroutines may read at the same time; only one may write.
 type database struct {
 	*sqlite.DB
-	known *known // of committed data; only the writer uses it
+	known *known // numbers of clusters and words that are committed; only the writer uses it
 }
 
-// tables checks that a file has the tables of this package. A file without them is foreign,
-// even if its version fits.
+// tables is a query that fails if a file lacks one of the tables of this package. Such a file
+// belongs to another program, even if its schema version fits.
 const tables = `SELECT (SELECT count(*) FROM (SELECT ends FROM decision LIMIT 1)) + (SELECT count(*) FROM (SELECT used FROM word LIMIT 1))
 	+ (SELECT count(*) FROM (SELECT fields FROM result LIMIT 1)) + (SELECT count(*) FROM (SELECT content FROM revision LIMIT 1))
 	+ (SELECT count(*) FROM (SELECT name FROM cluster LIMIT 1))`
 
+// openDatabase opens or creates the file at path and runs the steps of schema that have not run
+// yet. The errors are those of sqlite.Open. A file whose tables are not those of its schema version
+// is a sqlite.ErrDamaged.
 func openDatabase(ctx context.Context, path string, schema []string) (*database, error) {
 	db, err := sqlite.Open(ctx, path, schema)
 	if errors.Is(err, sqlite.ErrRefused) {
@@ -44,10 +48,14 @@ func openDatabase(ctx context.Context, path string, schema []string) (*database,
 	return &database{DB: db, known: newKnown()}, nil
 }
 
-// tally counts what became of the decisions of a batch.
+// tally is the result of write: the number of decisions that were stored, and the number of those
+// that were not. A decision is not stored if it has the same outcome as the last stored decision on
+// its template.
 type tally struct{ stored, unchanged int }
 
-// write writes a batch completely or not at all.
+// write writes a batch completely or not at all. For an empty batch it begins no transaction. A
+// decision with the same outcome as the last stored one on its template is not stored, and counted
+// in tally.unchanged.
 func (db *database) write(ctx context.Context, b *batch) (t tally, err error) {
 	if b.empty() {
 		return tally{}, nil
@@ -70,6 +78,7 @@ func (db *database) write(ctx context.Context, b *batch) (t tally, err error) {
 	return t, nil
 }
 
+// forget deletes the stored results of the bindings and clusters that the batch deletes.
 func (d *dictionary) forget(b *batch) error {
 	for binding := range b.bindings {
 		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM result WHERE binding = ?", string(binding)); err != nil {
@@ -111,8 +120,8 @@ func (d *dictionary) writeResults(results map[types.UID]map[string]Result) error
 	return nil
 }
 
-// diskBytes estimates the disk space of a decision: its body, two keys, a time, an index, and free
-// space in pages.
+// diskBytes estimates the disk space of a decision with this encoded body. It includes the row's
+// other columns, the index, and free space in pages.
 func diskBytes(body []byte) int64 { return int64(len(body)+36) * 6 / 5 }
 
 func (d *dictionary) writeDecisions(ds []Decision) (t tally, err error) {
@@ -162,7 +171,8 @@ func (d *dictionary) writeDecisions(ds []Decision) (t tally, err error) {
 	return t, nil
 }
 
-// scan reads a row with the time and the body of a decision.
+// scan reads a decision on a template from a row with its time and its encoded body. The error is
+// sql.ErrNoRows if there is no row, and sqlite.ErrDamaged if the body cannot be decoded.
 func (d *dictionary) scan(template types.UID, row interface{ Scan(dest ...any) error }) (Decision, error) {
 	var ms int64
 	var body []byte
@@ -180,8 +190,8 @@ func (d *dictionary) scan(template types.UID, row interface{ Scan(dest ...any) e
 	return out, nil
 }
 
-// decisions returns the last decisions on a template, newest first; all of them if limit is not
-// positive.
+// decisions returns the last decisions on a template, the newest first, at most limit. If limit is
+// 0 or negative, it returns all.
 func (db *database) decisions(ctx context.Context, template types.UID, limit int) (out []Decision, err error) {
 	err = db.View(ctx, func(tx *sql.Tx) error {
 		if limit <= 0 {
@@ -206,11 +216,13 @@ func (db *database) decisions(ctx context.Context, template types.UID, limit int
 	return out, err
 }
 
+// selectResults is the beginning of a query for results. The caller appends WHERE and ORDER BY.
 const selectResults = `SELECT r.binding, r.cluster, c.name, r.cluster_uid, r.applied, r.reason, r.message, r.generation, r.template,
 	r.digest, r.fields, r.time FROM result r JOIN cluster c ON c.id = r.cluster `
 
-// results runs a query that begins with selectResults. cluster is the number of the last row's
-// cluster.
+// results runs a query that begins with selectResults, and returns its results. cluster is the
+// number, in the database, of the cluster of the last result, for the next page; 0: there are no
+// results.
 func (db *database) results(ctx context.Context, query string, args ...any) (out []Result, cluster int64, err error) {
 	err = db.View(ctx, func(tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, query, args...)
@@ -286,12 +298,14 @@ func (db *database) deleteRevisions(ctx context.Context, template types.UID, num
 	})
 }
 
-// chunk is the number of decisions that are deleted at a time, while writes wait.
+// chunk is the maximum number of decisions that one transaction deletes, while writes wait, and of
+// results that are read at once.
 const chunk = 1000
 
-// prune deletes up to chunk of the oldest decisions: those from before the given time, and those
-// that exceed the given bytes when newer decisions are counted first. more is true if there may
-// be more to delete.
+// prune deletes up to chunk of the oldest decisions. It deletes those from before the given time,
+// and those that exceed the given total size in bytes. more is true if there may be more to delete;
+// the caller then calls prune again. The last call deletes the words that no decision uses, and
+// empties the cache of words.
 func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (more bool, err error) {
 	err = db.Transact(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `DELETE FROM decision WHERE id IN (SELECT id FROM decision ORDER BY id LIMIT ?)
@@ -303,8 +317,8 @@ func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (m
 		if more = n == chunk; more || n == 0 || err != nil {
 			return err
 		}
-		// No more decisions are due. The mark of a word lags at most usedSlack decisions behind its
-		// last use.
+		// No more decisions are due for deletion. The stored last use of a word is at most usedSlack
+		// decisions too old.
 		_, err = tx.ExecContext(ctx, "DELETE FROM word WHERE used < coalesce((SELECT min(id) FROM decision), 9e18) - ?", usedSlack)
 		return err
 	})

@@ -9,14 +9,17 @@ import (
 	"orrery.dev/orrery/internal/sqlite"
 )
 
-// usedSlack is the number of decisions by which a word's mark of last use may lag. So common words
-// are not marked for every decision.
+// usedSlack is the number of decisions by which the stored last use of a word may be too old. So a
+// common word is not updated for every decision.
 const usedSlack = 10_000
 
-// maxWords bounds the words that the writer caches.
+// maxWords is the maximum number of words that the writer caches. When the cache has so many, it is
+// emptied.
 const maxWords = 50_000
 
-// known caches the tables cluster and word.
+// known caches rows of the tables cluster and word, which give numbers to the names of clusters and
+// to texts that decisions repeat. After a rollback it must be replaced, because it may have numbers
+// that are not in the database.
 type known struct {
 	clusterIDs   map[string]int
 	clusterNames map[int]string // nil: not read yet
@@ -24,6 +27,8 @@ type known struct {
 	wordTexts    map[uint64]string
 }
 
+// wordUse is the number of a word, and the number of the last decision that used the word. That
+// last use may be too low, by up to usedSlack.
 type wordUse struct {
 	id   uint64
 	used int64
@@ -33,8 +38,9 @@ func newKnown() *known {
 	return &known{clusterIDs: map[string]int{}, wordIDs: map[string]wordUse{}, wordTexts: map[uint64]string{}}
 }
 
-// dictionary reads and adds numbers of clusters and words in one transaction. Its additions are
-// valid only after the commit.
+// dictionary translates between the numbers in the database and the names of clusters or texts
+// (words), in one transaction. It may add numbers, which are valid only after the commit. Its
+// methods return errors of the driver.
 type dictionary struct {
 	*known
 	ctx context.Context //nolint:containedctx // lives as long as one transaction
@@ -44,12 +50,19 @@ type dictionary struct {
 	added    int64 // bytes of the added words
 }
 
-// names translates numbers to texts, and ids texts to numbers.
+// names reads the texts of numbers. A number without a text is a sqlite.ErrDamaged. ids reads
+// the numbers of texts, and adds a number for a new text.
 type (
+	// names reads the text of a number: the name of a cluster, or a word. A number without a text is a
+	// sqlite.ErrDamaged.
 	names struct{ *dictionary }
-	ids   struct{ *dictionary }
+	// ids reads the number of a text: of the name of a cluster, or of a word. It adds a number for a
+	// new text.
+	ids struct{ *dictionary }
 )
 
+// loadClusters reads the numbers and names of all clusters into the cache. It does nothing if the
+// cache has them.
 func (d *dictionary) loadClusters() error {
 	if d.clusterNames != nil {
 		return nil

@@ -18,13 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// format is the first byte of a decision's body.
+// format is the first byte of each encoded decision. Another first byte is an error.
 const format = 1
 
 var errBody = errors.New("the body of a decision cannot be read")
 
-// canonical returns a decision in the order and precision in which it is stored. The result shares
-// no slices with d.
+// canonical returns a decision as it is stored and read again. Targets, evictions and the clusters
+// of verdicts are sorted by cluster, verdicts by reason and message. Empty lists are nil, and the
+// time is cut to milliseconds. The result shares no lists with d.
 func canonical(d Decision) Decision {
 	d.Time = fromMilli(d.Time.UnixMilli())
 	d.Lost, d.Overrides = owned(d.Lost), owned(d.Overrides)
@@ -45,15 +46,18 @@ func canonical(d Decision) Decision {
 	return d
 }
 
-// owned returns a copy of a slice; nil if it is empty.
+// owned returns a copy of a slice that shares no memory with s; nil if s is empty.
 func owned[E any](s []E) []E { return append([]E(nil), s...) }
 
 func fromMilli(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// unchanged reports whether two canonical decisions have the same outcome and verdicts. Their times
-// and the versions of their inputs are ignored.
+// unchanged reports whether two decisions have the same outcome and verdicts. Both must be results
+// of canonical. Their times, and the versions of the template, policies and fleet, are ignored. It
+// changes neither.
 func unchanged(a, b Decision) bool { return reflect.DeepEqual(outcome(a), outcome(b)) }
 
+// outcome returns a copy of a decision without its time and without the versions of the template,
+// policies and fleet. It does not change d.
 func outcome(d Decision) Decision {
 	d.Time, d.Snapshot, d.Template.Generation, d.Claimed.Generation = time.Time{}, 0, 0, 0
 	d.Lost, d.Overrides = slices.Clone(d.Lost), slices.Clone(d.Overrides)
@@ -72,20 +76,23 @@ const (
 	flagReplicas
 )
 
-// numbers returns the numbers of clusters and repeated texts.
+// numbers returns the number of the name of a cluster, or of a text that many decisions have. It
+// adds a number if there is none. The encoder uses it; ids implements it.
 type numbers interface {
 	cluster(name string) (int, error)
 	word(text string) (uint64, error)
 }
 
-// texts returns the texts of numbers.
+// texts returns the text of a number: the name of a cluster, or a text that many decisions have. An
+// unknown number is an error. The decoder uses it; names implements it.
 type texts interface {
 	cluster(id int) (string, error)
 	word(id uint64) (string, error)
 }
 
-// encode returns the body of a canonical decision: all fields except the template's UID and the
-// time.
+// encode returns the encoded body of a decision, which must be the result of canonical. It has all
+// fields except the template's UID and the time, which have their own columns. The error is that of
+// n.
 func encode(d Decision, n numbers) ([]byte, error) {
 	e := encoder{numbers: n}
 	e.body = append(e.body, format)
@@ -135,6 +142,8 @@ func encode(d Decision, n numbers) ([]byte, error) {
 	return e.body, e.err
 }
 
+// encoder appends the fields of a decision to body. After an error of numbers, err is set, and
+// names and texts are not looked up any more.
 type encoder struct {
 	numbers numbers
 	body    []byte
@@ -162,10 +171,12 @@ func (e *encoder) cluster(name string) int {
 	return id
 }
 
-// separator separates the parts of a joined word. Names in Kubernetes do not contain it. It is
-// removed from other texts, so that every decision can be decoded.
+// separator separates several texts in one text, the result of joined. Names in Kubernetes do not
+// contain it. It is removed from other texts, so that every decision can be decoded.
 const separator = "\x00"
 
+// joined returns the parts as one text, with separator between them. The separator is removed from
+// the parts, also in the argument.
 func joined(parts ...string) string {
 	for i, p := range parts {
 		parts[i] = strings.ReplaceAll(p, separator, "")
@@ -185,7 +196,8 @@ func (e *encoder) policies(ps []Policy) {
 	}
 }
 
-// targets encodes clusters with their replicas, and returns the clusters.
+// targets encodes clusters with their replicas, sorted by the number of the cluster. It returns the
+// set of the clusters.
 func (e *encoder) targets(ts []Target) clusterSet {
 	type share struct {
 		id       int
@@ -214,7 +226,8 @@ func (e *encoder) targets(ts []Target) clusterSet {
 	return set
 }
 
-// decode decodes the body of a decision.
+// decode decodes the result of encode, without the template's UID and the time. The decision is as
+// canonical returns it. The error is errBody if the body is invalid, or an error of t.
 func decode(body []byte, t texts) (d Decision, err error) {
 	r := decoder{texts: t, rest: body}
 	if f := r.byte(); f != format {
@@ -250,12 +263,15 @@ func decode(body []byte, t texts) (d Decision, err error) {
 	return canonical(d), r.err
 }
 
+// decoder reads the fields of an encoded decision from rest. After an error, its methods return
+// zero values, and err has the first error.
 type decoder struct {
 	texts texts
 	rest  []byte
 	err   error // the first
 }
 
+// fail sets d.err to errBody, unless there is an error already, and drops the rest of the body.
 func (d *decoder) fail() {
 	if d.err == nil {
 		d.err = errBody
@@ -271,7 +287,8 @@ func (d *decoder) byte() byte {
 	return b[0]
 }
 
-// take returns the next n bytes; nil, with an error in err, if there are fewer.
+// take returns the next n bytes of the encoded decision, which must not be changed. If there are
+// fewer, it sets d.err and returns nil.
 func (d *decoder) take(n uint64) []byte {
 	if n > uint64(len(d.rest)) {
 		d.fail()
@@ -311,8 +328,8 @@ func (d *decoder) int32() *int32 {
 	return new(int32(v))
 }
 
-// count reads a number of elements. Each element takes at least a byte, so larger numbers are an
-// error.
+// count reads the number of elements of a list. An element takes at least one byte, so a number
+// greater than the rest of the body is an error.
 func (d *decoder) count() uint64 {
 	n := d.uint()
 	if n > uint64(len(d.rest)) {
@@ -345,6 +362,8 @@ func (d *decoder) names(ids []int) []string {
 	return out
 }
 
+// split sets parts to the texts that joined has put into text. A text with another number of parts
+// is an error.
 func (d *decoder) split(text string, parts ...*string) {
 	got := strings.Split(text, separator)
 	if len(got) != len(parts) {
@@ -369,6 +388,8 @@ func (d *decoder) policies() (ps []Policy) {
 	return ps
 }
 
+// targets decodes what encoder.targets encoded: clusters with their replicas, and the set of these
+// clusters.
 func (d *decoder) targets() (ts []Target, set clusterSet) {
 	id := uint64(0)
 	for range d.count() {
@@ -392,8 +413,8 @@ func (d *decoder) targets() (ts []Target, set clusterSet) {
 	return ts, set
 }
 
-// deflaters is a pool of compressors. Creating a compressor takes a hundred times the memory of
-// the content that it compresses.
+// deflaters is a pool of compressors for deflate. Creating a compressor takes a hundred times the
+// memory of the content that it compresses.
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.DefaultCompression)
 	if err != nil {
@@ -402,7 +423,7 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// deflate compresses the content of a revision.
+// deflate compresses the content of a revision for the database.
 func deflate(content []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := deflaters.Get().(*flate.Writer) //nolint:forcetypeassert // New makes nothing else
@@ -417,6 +438,7 @@ func deflate(content []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// inflate reverses deflate: it decompresses the content of a revision. Damaged data is an error.
 func inflate(compressed []byte) ([]byte, error) {
 	return io.ReadAll(flate.NewReader(bytes.NewReader(compressed)))
 }

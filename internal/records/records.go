@@ -18,11 +18,12 @@ import (
 
 // Errors that callers can distinguish.
 var (
-	// ErrUnavailable means that the records cannot be read or written now. Later they may be.
+	// ErrUnavailable means that the records cannot be read or written now. The same call may work
+	// later.
 	ErrUnavailable = errors.New("records are not available")
-	// ErrNewer means that a newer version wrote the file.
+	// ErrNewer means that a newer version of the program wrote the file of the records.
 	ErrNewer = errors.New("records of a newer version")
-	// ErrInUse means that another process has the file open.
+	// ErrInUse means that another process has the file of the records open.
 	ErrInUse = errors.New("records are in use by another process")
 )
 
@@ -30,14 +31,15 @@ const (
 	batchEvery = 100 * time.Millisecond // how long new records wait for more
 	retryEvery = time.Second            // delay between attempts to write
 	pruneEvery = time.Hour
-	lastWrite  = 3 * time.Second // how long stopping waits for unwritten records
+	lastWrite  = 3 * time.Second // how long Start and Close write the last records
 
 	keepFor   = 365 * 24 * time.Hour
 	keepBytes = 1 << 30
 )
 
-// Records are the records in a file. It is a Runnable of controller-runtime's manager: what
-// Recorder methods store is written while it runs.
+// Records stores decisions of placement, results of apply and revisions of workloads in a file. It
+// implements Store. The methods of Recorder only queue records in memory, and Start writes them;
+// the manager of controller-runtime runs Start. Methods may be called from several goroutines.
 type Records struct {
 	path   string
 	schema []string
@@ -55,18 +57,19 @@ type Records struct {
 
 	state   sync.Mutex // guards the fields below; never held during use of the database
 	pending *batch     // new records
-	flight  *batch     // being written; nil: none
-	problem error
+	flight  *batch     // the batch that is being written or retried; nil: none
+	problem error      // see Problem
 
-	wake chan struct{} // there are records to write
-	kick chan struct{} // Flush waits
+	wake chan struct{} // signals Start: there are records to write
+	kick chan struct{} // signals gather: Flush waits
 }
 
 var _ Store = (*Records)(nil)
 
-// Open opens or creates dir/records.db and updates its schema. A damaged file is set aside and
-// replaced by a new one. If the disk fails for now, the records are opened without a file: Start
-// retries, and Problem says why.
+// Open opens or creates the file dir/records.db and updates its schema. A damaged file is set aside
+// and replaced by a new one. The error is ErrNewer, ErrInUse, or that of a directory that is
+// missing or not writable. Any other failure, such as a full disk, is no error: Start then tries
+// again to open the file, and Problem returns the reason. The caller closes the Records.
 func Open(ctx context.Context, dir string, log logr.Logger) (*Records, error) {
 	return open(ctx, dir, log, schema)
 }
@@ -94,7 +97,8 @@ func open(ctx context.Context, dir string, log logr.Logger, schema []string) (*R
 	return r, nil
 }
 
-// reopen opens the file if it is not open, and sets a damaged one aside.
+// reopen opens the file of the records, if it is not open. It sets a damaged file aside, and
+// creates a new one. After Close, the error is ErrUnavailable.
 func (r *Records) reopen(ctx context.Context) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,12 +110,14 @@ func (r *Records) reopen(ctx context.Context) (err error) {
 	}
 	r.db, err = openDatabase(ctx, r.path, r.schema)
 	if errors.Is(err, sqlite.ErrDamaged) {
-		return r.beginAnew(ctx, err)
+		return r.startNew(ctx, err)
 	}
 	return err
 }
 
-// replace closes a database that is damaged, and starts a new one.
+// replace closes a damaged database, sets its file aside, and opens a new one. reason is the error
+// that showed the damage. If another goroutine has already replaced it, replace returns nil. After
+// an error no database is open, and Start tries again.
 func (r *Records) replace(ctx context.Context, damaged *database, reason error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,15 +128,16 @@ func (r *Records) replace(ctx context.Context, damaged *database, reason error) 
 	if err := damaged.Close(); err != nil {
 		r.log.V(1).Info("The damaged records could not be closed cleanly.", "error", err.Error())
 	}
-	err := r.beginAnew(ctx, reason)
+	err := r.startNew(ctx, reason)
 	if err != nil {
 		signal(r.wake) // the writer retries
 	}
 	return err
 }
 
-// beginAnew sets a damaged file aside and opens a new one. The caller holds mu.
-func (r *Records) beginAnew(ctx context.Context, reason error) error {
+// startNew sets the damaged file aside, counts and logs that with the reason, and opens a new file.
+// The caller holds r.mu.
+func (r *Records) startNew(ctx context.Context, reason error) error {
 	aside, err := sqlite.SetAside(r.path, time.Now())
 	if err != nil {
 		return errors.Join(reason, err)
@@ -142,7 +149,9 @@ func (r *Records) beginAnew(ctx context.Context, reason error) error {
 	return err
 }
 
-// with runs f on the database. If the database is damaged, it runs f once more on a new one.
+// with calls f with the open database, and returns f's error. If f returns a sqlite.ErrDamaged,
+// with replaces the database by a new, empty one, and calls f once more. If no database is open,
+// the error is ErrUnavailable. f must not use the database after it returns.
 func (r *Records) with(ctx context.Context, f func(*database) error) error {
 	for again := true; ; again = false {
 		r.mu.RLock()
@@ -162,7 +171,9 @@ func (r *Records) with(ctx context.Context, f func(*database) error) error {
 	}
 }
 
-// public returns an error for callers, who distinguish only ErrUnavailable and errors of ctx.
+// public returns an error for callers outside of the package: an ErrUnavailable with the reason, or
+// the error of ctx if ctx has ended. what describes the failed operation. If err is nil, public
+// returns nil.
 func public(ctx context.Context, what string, err error) error {
 	switch {
 	case err == nil:
@@ -175,13 +186,16 @@ func public(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("%s: %w: %v", what, ErrUnavailable, err) //nolint:errorlint // callers see no errors of the database
 }
 
-// Decided implements Recorder.
+// Decided queues a decision in memory, and returns. Start writes it, unless its outcome equals that
+// of the last decision on the template. If the decisions in memory exceed r.maxPending bytes, the
+// oldest of them are dropped. Decided implements Recorder.
 func (r *Records) Decided(d Decision) {
 	d = canonical(d)
 	r.tell(func(b *batch) { b.decided(d, r.maxPending) })
 }
 
-// Applied implements Recorder.
+// Applied queues results in memory, and returns. Start writes them, and replaces the stored results
+// of the same bindings in the same clusters. Applied implements Recorder.
 func (r *Records) Applied(results ...Result) {
 	r.tell(func(b *batch) {
 		for _, result := range results {
@@ -190,16 +204,20 @@ func (r *Records) Applied(results ...Result) {
 	})
 }
 
-// ForgetBinding implements Recorder.
+// ForgetBinding removes the results of a binding from memory, and returns. Start then deletes the
+// stored results. Decisions stay. ForgetBinding implements Recorder.
 func (r *Records) ForgetBinding(binding types.UID) {
 	r.tell(func(b *batch) { b.forgetBinding(binding) })
 }
 
-// ForgetCluster implements Recorder.
+// ForgetCluster removes the results of a cluster from memory, and returns. Start then deletes the
+// stored results. Decisions stay. ForgetCluster implements Recorder.
 func (r *Records) ForgetCluster(cluster string) {
 	r.tell(func(b *batch) { b.forgetCluster(cluster) })
 }
 
+// tell calls f with the batch that collects new records, with r.state locked. Then it wakes Start,
+// which writes the batch.
 func (r *Records) tell(f func(*batch)) {
 	r.state.Lock()
 	f(r.pending)
@@ -207,6 +225,8 @@ func (r *Records) tell(f func(*batch)) {
 	signal(r.wake)
 }
 
+// signal sends to a channel whose buffer has one place. It sends nothing if the buffer is full,
+// because a signal is pending then.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -214,7 +234,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Decisions implements Reader.
+// Decisions returns the last decisions on a template, the newest first, at most limit. If limit is
+// 0 or negative, it returns all. Decisions that are not written yet are missing. The error is an
+// ErrUnavailable, or that of ctx. Decisions implements Reader.
 func (r *Records) Decisions(ctx context.Context, template types.UID, limit int) (out []Decision, err error) {
 	err = r.with(ctx, func(db *database) (err error) {
 		out, err = db.decisions(ctx, template, limit)
@@ -223,7 +245,8 @@ func (r *Records) Decisions(ctx context.Context, template types.UID, limit int) 
 	return out, public(ctx, fmt.Sprintf("read decisions on %s", template), err)
 }
 
-// Results implements Reader.
+// Results returns the results of a binding, sorted by cluster. Results that are not written yet are
+// missing. The error is an ErrUnavailable, or that of ctx. Results implements Reader.
 func (r *Records) Results(ctx context.Context, binding types.UID) (out []Result, err error) {
 	err = r.with(ctx, func(db *database) (err error) {
 		out, _, err = db.results(ctx, selectResults+"WHERE r.binding = ? ORDER BY c.name", string(binding))
@@ -232,7 +255,10 @@ func (r *Records) Results(ctx context.Context, binding types.UID) (out []Result,
 	return out, public(ctx, fmt.Sprintf("read results of binding %s", binding), err)
 }
 
-// AllResults implements Reader. It reads page by page, so a slow caller blocks no writes.
+// AllResults iterates over all stored results, sorted by binding. After an error it yields an empty
+// result with the error, and ends. It reads page by page, so a slow caller blocks no writes. A
+// result that changes during the iteration may be returned in its old or new state, or be missing.
+// AllResults implements Reader.
 func (r *Records) AllResults(ctx context.Context) iter.Seq2[Result, error] {
 	return func(yield func(Result, error) bool) {
 		var binding types.UID
@@ -264,13 +290,17 @@ func (r *Records) AllResults(ctx context.Context) iter.Seq2[Result, error] {
 	}
 }
 
-// PutRevision implements RevisionKeeper.
+// PutRevision stores a revision of a workload, and replaces one with the same number. It is written
+// when PutRevision returns nil. The error is an ErrUnavailable, or that of ctx. PutRevision
+// implements RevisionKeeper.
 func (r *Records) PutRevision(ctx context.Context, revision Revision) error {
 	err := r.with(ctx, func(db *database) error { return db.putRevision(ctx, revision) })
 	return public(ctx, fmt.Sprintf("keep revision %d of %s", revision.Number, revision.Template), err)
 }
 
-// Revisions implements RevisionKeeper.
+// Revisions returns the stored revisions of a workload, sorted by number. template is the UID of
+// the workload. The error is an ErrUnavailable, or that of ctx. Revisions implements
+// RevisionKeeper.
 func (r *Records) Revisions(ctx context.Context, template types.UID) (out []Revision, err error) {
 	err = r.with(ctx, func(db *database) (err error) {
 		out, err = db.revisions(ctx, template)
@@ -279,13 +309,17 @@ func (r *Records) Revisions(ctx context.Context, template types.UID) (out []Revi
 	return out, public(ctx, fmt.Sprintf("read revisions of %s", template), err)
 }
 
-// DeleteRevisions implements RevisionKeeper.
+// DeleteRevisions deletes the revisions of a workload with these numbers, or all of them if there
+// are no numbers. template is the UID of the workload. Missing revisions are no error. The
+// revisions are deleted when DeleteRevisions returns nil. DeleteRevisions implements
+// RevisionKeeper.
 func (r *Records) DeleteRevisions(ctx context.Context, template types.UID, numbers ...int64) error {
 	err := r.with(ctx, func(db *database) error { return db.deleteRevisions(ctx, template, numbers) })
 	return public(ctx, fmt.Sprintf("delete revisions of %s", template), err)
 }
 
-// Problem returns why new records are not being written; nil if they are.
+// Problem returns an ErrUnavailable with the reason while new records cannot be written. It returns
+// nil as soon as a batch was written.
 func (r *Records) Problem() error {
 	r.state.Lock()
 	defer r.state.Unlock()

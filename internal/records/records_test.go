@@ -336,7 +336,8 @@ func TestAllResultsComeInPages(t *testing.T) {
 	if diff := cmp.Diff(want, allResults(t, r)); diff != "" {
 		t.Error(diff)
 	}
-	for range r.AllResults(t.Context()) { // the caller uses the records while it walks, and ends early
+	// The caller uses the records in the loop, and leaves the loop early.
+	for range r.AllResults(t.Context()) {
 		r.Applied(result("b0", "c0"))
 		flush(t, r)
 		break
@@ -397,7 +398,7 @@ func TestStoppingWritesWhatIsLeft(t *testing.T) {
 	r.Decided(decision())
 	r.Applied(result("a", "east"))
 	stop()
-	r.Applied(result("a", "late")) // nothing runs any more, and nothing breaks
+	r.Applied(result("a", "late")) // ignored after the end, without a panic
 	if _, err := r.Results(t.Context(), "a"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("%v after Close, want ErrUnavailable", err)
 	}
@@ -410,7 +411,7 @@ func TestStoppingWritesWhatIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Applied(result("a", "west")) // of a controller that ended after Start
+	r.Applied(result("a", "west")) // from a controller that ends after Start
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -496,7 +497,9 @@ func overwrite(t testing.TB, path string, from, to int64) {
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(noise)
 	for i := range noise {
-		noise[i] |= 0x80 // no page begins so: SQLite has no checksums
+		// No page begins with such a byte. SQLite, which has no checksums, would accept other
+		// noise.
+		noise[i] |= 0x80
 	}
 	if _, err := f.WriteAt(noise, info.Size()*from/100); err != nil {
 		t.Fatal(err)
@@ -846,8 +849,8 @@ func TestNoFileAtOpen(t *testing.T) {
 func TestLocked(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string) {
 		log, said := logged()
-		const room = 50
-		r, _ := start(t, dir, log, func(r *Records) { r.maxPending = room * memory(decision()) })
+		const capacity = 50
+		r, _ := start(t, dir, log, func(r *Records) { r.maxPending = capacity * memory(decision()) })
 		other := connect(t, filepath.Join(dir, "records.db"))
 		defer other.Close()
 		tx, err := other.BeginTx(t.Context(), nil)
@@ -862,9 +865,10 @@ func TestLocked(t *testing.T) {
 		}
 		before := value(t, decisions.WithLabelValues(discarded))
 		began := time.Now()
-		for i := range 10 * room {
+		for i := range 10 * capacity {
 			r.Decided(decision(func(d *Decision) { d.Message = fmt.Sprint(100 + i) }))
-			r.Decided(decision(func(d *Decision) { d.Message, d.Snapshot = fmt.Sprint(100+i), uint64(i) })) // the same again
+			// The decision is unchanged.
+			r.Decided(decision(func(d *Decision) { d.Message, d.Snapshot = fmt.Sprint(100+i), uint64(i) }))
 			one := result("a", "east")
 			one.Generation = int64(i)
 			r.Applied(one)
@@ -872,8 +876,8 @@ func TestLocked(t *testing.T) {
 		if waited := time.Since(began); waited > 0 {
 			t.Errorf("callers waited %v", waited)
 		}
-		if n := value(t, decisions.WithLabelValues(discarded)) - before; n < 9*room || n > 10*room {
-			t.Errorf("%v decisions are counted as dropped, want about %d", n, 9*room)
+		if n := value(t, decisions.WithLabelValues(discarded)) - before; n < 9*capacity || n > 10*capacity {
+			t.Errorf("%v decisions are counted as dropped, want about %d", n, 9*capacity)
 		}
 		if err := r.PutRevision(t.Context(), Revision{Template: "cart", Number: 1}); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable", err)
@@ -883,11 +887,11 @@ func TestLocked(t *testing.T) {
 		}
 		flush(t, r)
 		got := decisionsOf(t, r, "cart", 0)
-		if len(got) < room/2 || len(got) > room || got[0].Message != fmt.Sprint(99+10*room) {
-			t.Errorf("%d decisions, the last is %q; want the last %d", len(got), got[0].Message, room)
+		if len(got) < capacity/2 || len(got) > capacity || got[0].Message != fmt.Sprint(99+10*capacity) {
+			t.Errorf("%d decisions, the last is %q; want the last %d", len(got), got[0].Message, capacity)
 		}
 		results, err := r.Results(t.Context(), "a")
-		if err != nil || len(results) != 1 || results[0].Generation != 10*room-1 {
+		if err != nil || len(results) != 1 || results[0].Generation != 10*capacity-1 {
 			t.Errorf("results %v, %v", results, err)
 		}
 		if r.Problem() != nil || strings.Count(said.String(), "cannot be written") != 1 {
@@ -914,7 +918,7 @@ func TestFlushEndsWithItsContext(t *testing.T) {
 
 func TestOldDecisionsGo(t *testing.T) {
 	const keepFor = 10 * 24 * time.Hour
-	inBubble(t, func(t *testing.T, dir string) { // it is the year 2000 there
+	inBubble(t, func(t *testing.T, dir string) { // the bubble's time begins in 2000
 		r, _ := start(t, dir, logr.Discard(), func(r *Records) { r.keepFor = keepFor })
 		began := time.Now()
 		decide := func(n int) {
@@ -955,8 +959,8 @@ func TestOldDecisionsGo(t *testing.T) {
 
 func TestTooManyDecisionsGo(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string) {
-		const room = 200_000
-		r, _ := start(t, dir, logr.Discard(), func(r *Records) { r.keepBytes = room })
+		const limit = 200_000
+		r, _ := start(t, dir, logr.Discard(), func(r *Records) { r.keepBytes = limit })
 		for i := range 8000 {
 			r.Decided(decision(func(d *Decision) { d.Time, d.Replicas = time.Now(), new(int32(i)) }))
 		}
@@ -972,8 +976,8 @@ func TestTooManyDecisionsGo(t *testing.T) {
 			r.db.Write.QueryRowContext(t.Context(), "PRAGMA freelist_count").Scan(&free)); err != nil {
 			t.Fatal(err)
 		}
-		if used := (pages - free) * 4096; used < room/2 || used > room*3/2 {
-			t.Errorf("%d bytes are used, want about %d", used, room)
+		if used := (pages - free) * 4096; used < limit/2 || used > limit*3/2 {
+			t.Errorf("%d bytes are used, want about %d", used, limit)
 		}
 	})
 }
@@ -1017,7 +1021,8 @@ func TestYearFits(t *testing.T) {
 	dir := t.TempDir()
 	r, stop := start(t, dir, logr.Discard())
 	random := rand.New(rand.NewPCG(1, 2))
-	const n, of = 2000, 25 // enough that the names of the clusters hardly count
+	// So many that the size of the clusters' names hardly matters.
+	const n, of = 2000, 25
 	for i := range n {
 		r.Decided(scattered(random, i%of, i))
 	}

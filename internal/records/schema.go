@@ -1,7 +1,7 @@
 package records
 
-// schema has the steps from an empty database to the present schema. A released step is never
-// edited, only followed by another one.
+// schema has the SQL of each step from an empty database to the present schema, for sqlite.Open. A
+// released step is never edited, only followed by another one.
 var schema = []string{
 	`
 	-- The clusters that decisions and results name. Their numbers are dense, for bitmaps are made of them.

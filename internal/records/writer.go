@@ -9,7 +9,9 @@ import (
 	"orrery.dev/orrery/internal/sqlite"
 )
 
-// Start writes new records until ctx ends, and then the remaining ones.
+// Start writes new records and deletes old decisions until ctx ends. Then it writes the remaining
+// records, for at most lastWrite. It always returns nil. The manager of controller-runtime calls
+// it, once.
 func (r *Records) Start(ctx context.Context) error {
 	prune := time.NewTimer(0)
 	defer prune.Stop()
@@ -28,8 +30,8 @@ func (r *Records) Start(ctx context.Context) error {
 	}
 }
 
-// gather waits for more records, for at most batchEvery. Flush ends the wait. It returns false when
-// ctx ends.
+// gather waits for batchEvery, so that more records are written in the same batch. Flush ends the
+// wait. gather returns false if ctx ends first.
 func (r *Records) gather(ctx context.Context) bool {
 	timer := time.NewTimer(batchEvery)
 	defer timer.Stop()
@@ -42,8 +44,8 @@ func (r *Records) gather(ctx context.Context) bool {
 	return true
 }
 
-// persist writes a batch, and retries until it is written or ctx ends. In the latter case the batch
-// stays in flight.
+// persist writes the queued records, and retries every retryEvery until they are written or ctx
+// ends. If ctx ends first, they stay in r.flight. persist locks r.writing.
 func (r *Records) persist(ctx context.Context) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -61,7 +63,10 @@ func (r *Records) persist(ctx context.Context) {
 	}
 }
 
-// attempt tries once to write the batch in flight, or else the new records.
+// attempt tries once to write a batch. That is r.flight, the batch of an earlier attempt that
+// failed, or else r.pending, the new records. It opens the file if it is not open. A batch that the
+// database refuses is logged and dropped, without an error. After a success, r.problem is nil. The
+// caller holds r.writing.
 func (r *Records) attempt(ctx context.Context) error {
 	r.state.Lock()
 	if r.flight == nil {
@@ -103,7 +108,8 @@ func (r *Records) attempt(ctx context.Context) error {
 	return nil
 }
 
-// failed records why writing fails. It logs the first failure only.
+// failed counts a failed write, and sets r.problem to the reason. It logs only the first of several
+// failures in a row.
 func (r *Records) failed(err error) {
 	failures.Inc()
 	r.state.Lock()
@@ -115,7 +121,9 @@ func (r *Records) failed(err error) {
 	r.problem = fmt.Errorf("write records: %w: %v: mend it, for instance by freeing space; it is tried again", ErrUnavailable, err) //nolint:errorlint // callers see no errors of the database
 }
 
-// prune deletes decisions that are too old or too many, and returns the delay until the next call.
+// prune deletes one chunk of the decisions that are older than r.keepFor or exceed r.keepBytes. It
+// returns the delay until the next call: 0 if more must be deleted, else pruneEvery. A failure is
+// only logged. prune locks r.writing.
 func (r *Records) prune(ctx context.Context) time.Duration {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -138,7 +146,8 @@ func (r *Records) prune(ctx context.Context) time.Duration {
 	}
 }
 
-// Flush blocks until all earlier records are written or given up. It needs a running Start.
+// Flush blocks until all records that were given to the methods of Recorder before are written or
+// dropped. Start must be running. If ctx ends first, the error is that of ctx, joined with Problem.
 func (r *Records) Flush(ctx context.Context) error {
 	r.state.Lock()
 	var waits []chan struct{}
@@ -160,7 +169,8 @@ func (r *Records) Flush(ctx context.Context) error {
 	return nil
 }
 
-// finish writes the remaining records, for at most lastWrite.
+// finish writes the records that are still queued, for at most lastWrite, also if ctx has ended.
+// Records that are not written by then stay in memory. It locks r.writing.
 func (r *Records) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 	defer cancel()
@@ -177,14 +187,16 @@ func (r *Records) finish(ctx context.Context) {
 	}
 }
 
-// waiting reports whether there are unwritten records.
+// waiting reports whether there are queued records that are not written yet.
 func (r *Records) waiting() bool {
 	r.state.Lock()
 	defer r.state.Unlock()
 	return r.flight != nil || !r.pending.empty()
 }
 
-// Close writes the records that came after the end of Start, and closes the file.
+// Close writes the records that were queued after the end of Start, for at most lastWrite, and
+// closes the file. Records that cannot be written are lost, and so are records that are queued
+// after Close. The caller must not call Close while Start runs.
 func (r *Records) Close() error {
 	r.finish(context.Background())
 	if r.waiting() {

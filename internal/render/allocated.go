@@ -7,11 +7,23 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Trim makes an object of the hub a template: it removes what the hub's API server allocated,
-// and then the managedFields, which alone show what was allocated. It changes the object. A
-// cache uses it as its transform.
+// Annotations in which an API server returns parts of the status of a HorizontalPodAutoscaler of
+// autoscaling/v1, which has no fields for them. They change with every write of the status.
+const (
+	conditionsAnnotation     = "autoscaling.alpha.kubernetes.io/conditions"
+	currentMetricsAnnotation = "autoscaling.alpha.kubernetes.io/current-metrics"
+)
+
+// Trim makes an object of the hub a template, in place. It removes what the hub's API server
+// allocated, and the status in the annotations of a HorizontalPodAutoscaler. Then it removes the
+// managedFields, which alone show what was allocated. The caches of the hub's objects use it as
+// their transform.
 func Trim(o *unstructured.Unstructured) {
 	dropAllocated(o, o)
+	if o.GetKind() == "HorizontalPodAutoscaler" && o.GetAPIVersion() == "autoscaling/v1" {
+		remove(o, "metadata", "annotations", conditionsAnnotation)
+		remove(o, "metadata", "annotations", currentMetricsAnnotation)
+	}
 	o.SetManagedFields(nil)
 }
 
@@ -52,7 +64,8 @@ func dropAllocated(o, witness *unstructured.Unstructured) {
 	}
 }
 
-// ownedFields returns the fields of each manager; nil if there are no managedFields.
+// ownedFields returns, for each entry of managedFields, the fields that its manager owns; nil if
+// there are no managedFields.
 func ownedFields(o *unstructured.Unstructured) []map[string]any {
 	var owned []map[string]any
 	for _, entry := range o.GetManagedFields() {
@@ -65,7 +78,8 @@ func ownedFields(o *unstructured.Unstructured) []map[string]any {
 	return owned
 }
 
-// owns reports whether any manager owns the field.
+// owns reports whether any manager in the result of ownedFields owns the field at a path, such as
+// "f:spec", "f:ports".
 func owns(owned []map[string]any, path ...string) bool {
 	for _, fields := range owned {
 		if _, found, err := unstructured.NestedFieldNoCopy(fields, path...); found && err == nil {

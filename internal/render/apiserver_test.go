@@ -66,7 +66,7 @@ func input(template *unstructured.Unstructured, overrides ...*policyv1alpha1.Ove
 	}
 }
 
-// What users wrote arrives as they wrote it, but for the marks.
+// A manifest is what the users wrote, apart from our marks.
 func TestRenderKeepsWhatUsersWrote(t *testing.T) {
 	for _, template := range onlineBoutique(t) {
 		got, digest, err := render.Render(input(template))
@@ -124,7 +124,7 @@ func TestRenderImagesOfARealApplication(t *testing.T) {
 	}
 }
 
-// allocating are templates of which the hub's API server fills in more than defaults.
+// allocating are templates in which the hub's API server sets more than defaults.
 const allocating = `
 {apiVersion: v1, kind: Service, metadata: {name: asked}, spec: {type: NodePort, selector: {app: x}, ports: [{name: a, port: 80, nodePort: 30777}, {name: b, port: 81}]}}
 ---
@@ -146,8 +146,8 @@ const allocating = `
   volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}}
 `
 
-// TestRenderedAppliesToARealCluster places objects as one API server made them in
-// another one, again and again: that must change nothing, or it would never come to rest.
+// TestRenderedAppliesToARealCluster applies objects as one API server stored them to another
+// one, several times. A repeated apply must not write, or the applier would never come to rest.
 func TestRenderedAppliesToARealCluster(t *testing.T) {
 	hub, member := newCluster(t), newCluster(t)
 	rendered, given := map[string]*unstructured.Unstructured{}, map[string]any{}
@@ -167,8 +167,8 @@ func TestRenderedAppliesToARealCluster(t *testing.T) {
 			t.Errorf("%s %s: digest %s, from a trimmed template %s (%v)", o.GetKind(), o.GetName(), digest, trimmed, err)
 		}
 		member.apply(t, manifest)
-		// What the API server stored at creation may not be how it writes it afterwards: the
-		// first update of a claim is a write of the same content.
+		// An API server may write an object differently than it stored it at creation: the
+		// first update of a claim writes the same content.
 		second := member.apply(t, manifest)
 		if third := member.apply(t, manifest); third.GetResourceVersion() != second.GetResourceVersion() {
 			t.Errorf("%s %s: applied again, it was written again:\n%s", o.GetKind(), o.GetName(), cmp.Diff(second, third))
@@ -177,7 +177,8 @@ func TestRenderedAppliesToARealCluster(t *testing.T) {
 	}
 
 	for name, want := range map[string][]any{
-		"asked":             given["asked"].([]any), // as the hub has them, those that it gave among them
+		// The ports as the hub has them, even those that it allocated.
+		"asked":             given["asked"].([]any),
 		"frontend-external": {map[string]any{"name": "http", "port": int64(80), "protocol": "TCP", "targetPort": int64(8080)}},
 	} {
 		got, _, err := unstructured.NestedSlice(rendered[name].Object, "spec", "ports")
@@ -209,7 +210,7 @@ func TestRenderedAppliesToARealCluster(t *testing.T) {
 	}
 }
 
-// cluster is a namespace of an API server of its own.
+// cluster is the namespace of one API server, which is not shared.
 type cluster struct{ client client.Client }
 
 // namespace has the same name in every cluster.
@@ -227,7 +228,7 @@ func newCluster(t *testing.T) cluster {
 	return cluster{client: c}
 }
 
-// create creates an object and returns what the API server made of it.
+// create creates an object and returns it as the API server stored it.
 func (c cluster) create(t *testing.T, o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	o = o.DeepCopy()
@@ -238,7 +239,7 @@ func (c cluster) create(t *testing.T, o *unstructured.Unstructured) *unstructure
 	return o
 }
 
-// apply applies a manifest as the applier does, and returns what is there then.
+// apply applies a manifest as the applier does, and returns the object as it is stored then.
 func (c cluster) apply(t *testing.T, manifest *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	o := manifest.DeepCopy()

@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// stripWebhooks removes CA bundles without a certificate from the webhooks of a configuration.
+// stripWebhooks removes, in place, placeholders for CA bundles from the webhooks of a
+// ValidatingWebhookConfiguration or MutatingWebhookConfiguration.
 func stripWebhooks(o *unstructured.Unstructured) {
 	webhooks, _ := o.Object["webhooks"].([]any)
 	for _, w := range webhooks {
@@ -17,7 +18,7 @@ func stripWebhooks(o *unstructured.Unstructured) {
 	}
 }
 
-// stripCABundle removes the CA bundle of the object at a path if it contains no certificate,
+// stripCABundle removes the caBundle of the map at a path, in place, if it contains no certificate,
 // such as the line feed that generators write (Cg==). Such a bundle is a placeholder that an
 // injector in the cluster replaces: the field belongs to the cluster.
 func stripCABundle(o map[string]any, path ...string) {

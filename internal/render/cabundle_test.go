@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A CA bundle without a certificate is the cluster's own: nothing is sent in its place. One with a certificate is the template's.
+// A CA bundle without a certificate is for the cluster to fill, so none is sent. A bundle with
+// a certificate belongs to the template.
 func TestCABundles(t *testing.T) {
 	pem, _, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -32,7 +33,7 @@ func TestCABundles(t *testing.T) {
 	}
 	for kind, tc := range map[string]struct {
 		manifest string
-		path     func(o map[string]any) map[string]any // what has the bundle
+		path     func(o map[string]any) map[string]any // the map that has the bundle
 	}{
 		"ValidatingWebhookConfiguration": {
 			`{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: x}, webhooks: [{name: a.b.c, clientConfig: {url: "https://x"}}]}`,

@@ -13,13 +13,14 @@ import (
 // Bounds of a Cache, in bytes of manifests as JSON: a few thousand manifests of the usual size.
 // They take several times as much memory.
 const (
+	// cacheBytes is the maximum size of a Cache.
 	cacheBytes = 16 << 20
 	entryBytes = 512 // approximate cost of an entry beside its manifest
 )
 
 // Cache renders manifests, and renders a manifest that several clusters share only once: most
-// clusters of a placement get the same manifest. It is safe for concurrent use. Callers share
-// the manifests and must not change them.
+// clusters of a placement get the same manifest. most is the maximum of bytes. It is safe for
+// concurrent use. Callers share the manifests and must not change them.
 type Cache struct {
 	mu      sync.Mutex
 	entries map[cacheKey]*list.Element // of *rendered
@@ -37,23 +38,26 @@ func NewCache() *Cache {
 type cacheKey struct {
 	version     string // of the template
 	binding     types.UID
-	replicas    int32 // -1: those of the template
-	completions int64 // -1: those of the template
-	rules       string
+	replicas    int32  // -1: those of the template
+	completions int64  // -1: those of the template
+	rules       string // override policies, and which of their rules select the cluster
 }
 
-// rendered is the manifest of a key. The first caller renders it, and the others wait.
+// rendered is an entry of the Cache: the manifest of a key, or the error of rendering it. The first
+// caller renders it, and the others wait.
 type rendered struct {
 	key      cacheKey
 	once     sync.Once
 	manifest *unstructured.Unstructured
 	digest   string
-	size     int
 	err      error
+
+	size int // the share of this entry in Cache.bytes, guarded by Cache.mu; 0 while it is rendered
 }
 
-// Render is the function Render with a cache. version identifies the content of the template;
-// see template.Version.
+// Render returns the manifest for one cluster and its digest, as the function Render does, from the
+// cache if it is there. version identifies the content of the template; see template.Version. An
+// error is cached as well. The manifest is read-only.
 func (c *Cache) Render(in Input, version string) (manifest *unstructured.Unstructured, digest string, err error) {
 	key := in.key(version)
 	c.mu.Lock()
@@ -67,22 +71,23 @@ func (c *Cache) Render(in Input, version string) (manifest *unstructured.Unstruc
 	r, _ := e.Value.(*rendered)
 	c.mu.Unlock()
 	r.once.Do(func() {
-		r.manifest, r.digest, r.size, r.err = render(in)
-		r.size += len(key.rules) + entryBytes
-		c.grown(e, r.size)
+		var size int
+		r.manifest, r.digest, size, r.err = render(in)
+		c.grown(e, size+len(key.rules)+entryBytes)
 	})
 	return r.manifest, r.digest, r.err
 }
 
-// grown adds the size of a rendered manifest, and removes the least recently used entries above
-// the limit.
+// grown adds the size of entry e, which was just rendered. While the cache is too large, it removes
+// the least recently used entries. It does nothing for an entry that was removed meanwhile.
 func (c *Cache) grown(e *list.Element, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, _ := e.Value.(*rendered)
 	if c.entries[r.key] != e {
-		return // it was removed while it was rendered
+		return // the entry was removed while it was rendered
 	}
+	r.size = size
 	c.bytes += size
 	for c.bytes > c.most && c.recent.Len() > 0 {
 		last, _ := c.recent.Remove(c.recent.Back()).(*rendered)
@@ -91,13 +96,14 @@ func (c *Cache) grown(e *list.Element, size int) {
 	}
 }
 
-// key returns what the manifest depends on. The cluster counts only by the rules that concern
-// it.
+// key returns everything that the manifest depends on. version is that of the template, see
+// template.Version. The key does not name the cluster, but the override rules that select it, so
+// clusters with the same rules share a manifest.
 func (in *Input) key(version string) cacheKey {
 	k := cacheKey{version: version, binding: in.Binding, replicas: -1, completions: -1}
 	if in.Divided && in.Target.Replicas != nil {
 		k.replicas = *in.Target.Replicas
-		// An error is the same for every cluster.
+		// An error of completions is the same for all clusters, so the key need not contain it.
 		if n, err := in.completions(in.Template); err == nil && n != nil {
 			k.completions = *n
 		}

@@ -20,8 +20,8 @@ func compiled(policies ...*policyv1alpha1.OverridePolicy) []*Override {
 	return all
 }
 
-// TestCache: clusters whose manifests are equal share one, and whatever a manifest depends on makes
-// another; each is what Render makes.
+// TestCache: clusters with equal manifests share one object, and each input that a manifest
+// depends on makes another one. The digests are those of Render.
 func TestCache(t *testing.T) {
 	template := object(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: ns}, spec: {replicas: 4}}`)
 	west := overridePolicy(t, "ns", "west", `{overrideRules: [
@@ -100,7 +100,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheIsRenderedOnce: who asks at the same time gets one manifest.
+// TestCacheIsRenderedOnce: concurrent calls for one input get one manifest.
 func TestCacheIsRenderedOnce(t *testing.T) {
 	cache := NewCache()
 	template := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ns}}`)
@@ -117,7 +117,7 @@ func TestCacheIsRenderedOnce(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: what was not used for longest goes, errors too.
+// TestCacheIsBounded: the least recently used entries are removed, including errors.
 func TestCacheIsBounded(t *testing.T) {
 	cache := NewCache()
 	cache.most = 64 << 10
@@ -131,9 +131,42 @@ func TestCacheIsBounded(t *testing.T) {
 	if n := len(cache.entries); n != cache.recent.Len() || n > cache.most/entryBytes || n < 10 || cache.bytes > cache.most {
 		t.Errorf("%d entries, %d in order, %d bytes of %d", n, cache.recent.Len(), cache.bytes, cache.most)
 	}
+	cache.check(t)
 	in := Input{Template: object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x999, namespace: ns}}`), Cluster: aCluster()}
 	kept, _, _ := cache.Render(in, "999")
 	if again, _, _ := cache.Render(in, "999"); kept != again {
 		t.Error("the last one is not kept")
 	}
+}
+
+// check fails the test if bytes is not the sum of the sizes of all entries, or above most. No call
+// may be running.
+func (c *Cache) check(t *testing.T) {
+	t.Helper()
+	sum := 0
+	for _, e := range c.entries {
+		r, _ := e.Value.(*rendered)
+		sum += r.size
+	}
+	if c.bytes != sum || c.bytes > c.most || c.recent.Len() != len(c.entries) {
+		t.Errorf("%d bytes of %d, and the entries have %d; %d entries, %d in order", c.bytes, c.most, sum, len(c.entries), c.recent.Len())
+	}
+}
+
+// TestCacheIsBoundedForConcurrentCalls: entries that are removed while they are rendered do not
+// count, so that the cache keeps its bound.
+func TestCacheIsBoundedForConcurrentCalls(t *testing.T) {
+	cache := NewCache()
+	cache.most = 4 * entryBytes // fewer entries than calls that run at once
+	template := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ns}}`)
+	var calls sync.WaitGroup
+	for worker := range 16 {
+		calls.Go(func() {
+			for i := range 500 {
+				_, _, _ = cache.Render(Input{Template: template, Cluster: aCluster()}, fmt.Sprint(worker, i))
+			}
+		})
+	}
+	calls.Wait()
+	cache.check(t)
 }

@@ -13,18 +13,20 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// fence is what an override must not change. It is read from the object before and after the
-// override, and not from the fields that the override names: there are more ways to write a
-// field than to read it.
+// fence has the fields that an override must not change, with their values. The fields are read
+// from the object before and after the override, and compared. Paths in the override are not
+// examined: there are more ways to write a field than to read it.
 type fence struct {
 	holds  fields // finalizers and owners, which no override may change
-	rights fields // what only a ClusterOverridePolicy may change
+	rights fields // fields about rights, which only a ClusterOverridePolicy may change
 }
 
 // fields holds values, as JSON, by their paths in an object.
 type fields map[string]string
 
-// fenced reads from an object what an override of policy p must not change.
+// fenced reads from an object the fields that an override of policy p must not change. rights stay
+// empty if p is a ClusterOverridePolicy, whose Namespace is "": it may change rights. rights also
+// stay empty for a ConfigMap and a Secret, whose data gives no rights.
 func fenced(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) fence {
 	f := fence{holds: fields{}, rights: fields{}}
 	f.holds.read("", "", o.Object, func(parent, key string) bool {
@@ -34,7 +36,7 @@ func fenced(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) fenc
 		return f
 	}
 	switch o.GroupVersionKind().GroupKind().String() {
-	case "ConfigMap", "Secret": // Kubernetes gives the keys of their data no meaning
+	case "ConfigMap", "Secret": // Kubernetes gives the keys of the data no meaning
 		return f
 	}
 	held := podRight
@@ -45,7 +47,8 @@ func fenced(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) fenc
 	return f
 }
 
-// check returns an error if a fenced field has changed.
+// check returns an error if o differs from the object that f was read from in a field that
+// policy p must not change.
 func (f fence) check(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) error {
 	now := fenced(o, p)
 	if path := f.holds.change(now.holds); path != "" {
@@ -63,8 +66,9 @@ func (f fence) check(o *unstructured.Unstructured, p *policyv1alpha1.OverridePol
 	}
 }
 
-// read adds every field for which held is true, at any depth, as each kind has its pods
-// elsewhere.
+// read adds every field of v for which held is true, at any depth, because each kind has its pod
+// template at another path. path is the path of v. parent is the name of the map field that has
+// v as its value or in its list.
 func (f fields) read(path, parent string, v any, held func(parent, key string) bool) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -94,8 +98,9 @@ func (f fields) read(path, parent string, v any, held func(parent, key string) b
 	}
 }
 
-// positions returns the path suffixes of the elements of a list: by name if each has a unique
-// one, so that an element may be inserted before others, and else by index.
+// positions returns the path suffix of each element of a list. It is [name="NAME"] if each element
+// has a unique name, so that an element may be inserted before others. Otherwise it is the index,
+// such as [0].
 func positions(list []any) []string {
 	named, numbered := make([]string, len(list)), make([]string, len(list))
 	seen := map[string]bool{}
@@ -113,7 +118,8 @@ func positions(list []any) []string {
 	return named
 }
 
-// change returns the first path in which the fields differ; "" if they are equal.
+// change returns the first path, in the order of text, that f and now do not have with the same
+// value; "" if they are equal.
 func (f fields) change(now fields) string {
 	paths := slices.Concat(slices.Collect(maps.Keys(f)), slices.Collect(maps.Keys(now)))
 	slices.Sort(paths)
@@ -126,15 +132,16 @@ func (f fields) change(now fields) string {
 	return ""
 }
 
-// grantsRights reports whether an object says who may do what in a cluster.
+// grantsRights reports whether an object decides who may do what in a cluster: its API group is
+// that of RBAC or of admission registration.
 func grantsRights(o *unstructured.Unstructured) bool {
 	group := o.GroupVersionKind().Group
 	return group == "rbac.authorization.k8s.io" || group == "admissionregistration.k8s.io"
 }
 
-// podRight reports whether a field of a pod is subject to the Pod Security Standards, or says
-// as whom the pod calls the API server. Custom kinds name their security contexts
-// podSecurityContext and the like.
+// podRight reports whether the field key of the map parent is subject to the Pod Security
+// Standards, or says as whom a pod calls the API server. Custom kinds name their security contexts
+// podSecurityContext and the like, so the end of the name counts.
 func podRight(parent, key string) bool {
 	switch key {
 	case "hostPID", "hostIPC", "hostNetwork", "hostUsers", "hostPath", "hostPort",

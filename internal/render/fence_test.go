@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Rights in a namespace of the hub are enough to write an OverridePolicy, so it may not give what the
-// hub would have refused in the template. A ClusterOverridePolicy may, and nobody overrides what holds
-// or owns an object.
+// Users with rights in one namespace of the hub may write an OverridePolicy. It must not set
+// what the hub would refuse to them in the template. A ClusterOverridePolicy may do so. Neither
+// may change the finalizers and ownerReferences of an object.
 func TestOverridesKeepToTheirRights(t *testing.T) {
 	const (
 		deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: ns, labels: {app: x}}, spec: {replicas: 2, template: {

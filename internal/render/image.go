@@ -15,8 +15,8 @@ import (
 // image has the parts of [registry/]repository[:tag][@digest].
 type image struct{ registry, repository, tag, digest string }
 
-// parseImage splits an image. The first component is a registry if it looks like a host: it has
-// a dot or a port, or is localhost.
+// parseImage splits the name of an image into its parts. It accepts every text. The first component
+// is a registry if it looks like a host: it has a dot or a port, or is localhost.
 func parseImage(s string) image {
 	var i image
 	rest, digest, _ := strings.Cut(s, "@")
@@ -31,6 +31,7 @@ func parseImage(s string) image {
 	return i
 }
 
+// String returns the image as [registry/]repository[:tag][@digest], without the parts that are "".
 func (i image) String() string {
 	s := i.repository
 	if i.registry != "" {
@@ -48,8 +49,10 @@ func (i image) String() string {
 // digestPattern matches a digest: an algorithm and hexadecimal digits.
 var digestPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}$`)
 
-// change applies an overrider to its component. The component Tag is the tag together with the
-// digest: a digest stands for one content, so it fits no other tag.
+// change returns the image with one component changed by an override. The component Tag is the tag
+// together with the digest: a digest stands for one content, so it fits no other tag. A new tag in
+// the form of a digest becomes the digest. An unknown component or operator is an error, and so is
+// a result without a repository.
 func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
 	var part *string
 	switch c.Component {
@@ -81,12 +84,14 @@ func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
 	return i, nil
 }
 
+// unknownOperator returns the error of an override whose operator is not add, remove or replace.
 func unknownOperator(operator policyv1alpha1.OverriderOperator) error {
 	return fmt.Errorf("operator: %q is none of add, remove and replace", operator)
 }
 
-// overrideImage changes the image at the path of the predicate, or without a predicate the
-// images of all containers.
+// overrideImage changes the image at the path of c.Predicate. Without a predicate it changes the
+// image of each container and init container that has one. It changes the object in place. After an
+// error the object may be changed in part.
 func overrideImage(o *unstructured.Unstructured, c *policyv1alpha1.ImageOverrider) error {
 	if c.Predicate != nil {
 		return changeText(o.Object, c.Predicate.Path, func(s string) (string, error) {
@@ -94,9 +99,9 @@ func overrideImage(o *unstructured.Unstructured, c *policyv1alpha1.ImageOverride
 			return i.String(), err
 		})
 	}
-	room := budget(limit)
+	remaining := budget(limit)
 	for _, container := range containers(o) {
-		if !room.spend(c.Value, 0, 0) {
+		if !remaining.spend(c.Value, 0, 0) {
 			return errManifest
 		}
 		s, ok := container["image"].(string)

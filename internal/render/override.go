@@ -11,8 +11,9 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// override applies the rules of a policy that concern the cluster. It may change the object,
-// and may return another one.
+// override applies the rules of an override policy that select the cluster, and returns the changed
+// object. This may be o itself, changed in place, also after an error. The error names the policy
+// and the rule. An invalid policy is an error even if no rule selects the cluster.
 func override(o *unstructured.Unstructured, v *Override, cluster *clusterv1alpha1.Cluster) (*unstructured.Unstructured, error) {
 	if v.err != nil {
 		return nil, v.err
@@ -39,7 +40,7 @@ func override(o *unstructured.Unstructured, v *Override, cluster *clusterv1alpha
 	return o, nil
 }
 
-// title returns the name of a policy for errors.
+// title returns the kind and the name of an override policy, for errors.
 func title(policy *policyv1alpha1.OverridePolicy) string {
 	if policy.Namespace == "" {
 		return "ClusterOverridePolicy " + policy.Name
@@ -47,7 +48,9 @@ func title(policy *policyv1alpha1.OverridePolicy) string {
 	return "OverridePolicy " + policy.Namespace + "/" + policy.Name
 }
 
-// applyOverriders applies the changes in the order of the fields of Overriders.
+// applyOverriders applies the changes of one rule in the order of the fields of Overriders, and
+// returns the changed object. That is o, changed in place, or another object if there are changes
+// in Plaintext. The error names the field.
 func applyOverriders(o *unstructured.Unstructured, c *policyv1alpha1.Overriders) (*unstructured.Unstructured, error) {
 	done := func(field string, i int, err error) error {
 		if err == nil {
@@ -95,7 +98,8 @@ func applyOverriders(o *unstructured.Unstructured, c *policyv1alpha1.Overriders)
 }
 
 // guard returns an error if an override changed the identity, the status or the marks of a
-// manifest: it would become another object, or one that the hub no longer recognizes.
+// manifest: it would become another object, or one that the hub no longer recognizes. before
+// is the identity before the override.
 func guard(o *unstructured.Unstructured, before [4]string) error {
 	if identity(o) != before {
 		return errors.New("an override cannot change apiVersion, kind, metadata.name or metadata.namespace")

@@ -21,7 +21,7 @@ func TestOverriders(t *testing.T) {
 	cases := map[string]struct {
 		template string
 		rules    string // spec.overrideRules[0].overriders
-		path     string // of what is compared
+		path     string // of the value to compare
 		want     any
 	}{
 		"ImageRegistryEverywhere": {
@@ -71,7 +71,8 @@ func TestOverriders(t *testing.T) {
 			map[string]any{"a/b": "1"},
 		},
 		"PlaintextKeepsNumbers": {deployment, `{plaintext: [{path: /spec/revisionHistoryLimit, operator: add, value: 3}]}`, "/spec/revisionHistoryLimit", int64(3)},
-		"OrderOfTheFields": { // the image first, then the patch that says otherwise
+		// The image is overridden first, then the patch replaces it.
+		"OrderOfTheFields": {
 			deployment, `{plaintext: [{path: /spec/template/spec/initContainers/0/image, operator: replace, value: last}], imageOverrider: [{component: Tag, operator: add, value: first}]}`,
 			"/spec/template/spec/initContainers/0/image", "last",
 		},
@@ -92,7 +93,7 @@ func TestOverriders(t *testing.T) {
 	}
 }
 
-// at follows a JSON pointer; nil where it leads nowhere.
+// at returns the value at a JSON pointer; nil if there is none.
 func at(v any, pointer string) any {
 	for _, part := range strings.Split(pointer, "/")[1:] {
 		switch node := v.(type) {
@@ -107,7 +108,7 @@ func at(v any, pointer string) any {
 	return v
 }
 
-// What does not fit is refused, by the name of the policy and the place in it.
+// An overrider that does not fit is refused with an error that names the policy and its field.
 func TestOverridersRefused(t *testing.T) {
 	const config = `{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ns, labels: {app: x}}, data: {k: "a: 1", two.yaml: "a: 1\n---\nb: 2\n", bad: "{"}}`
 	cases := map[string]struct{ overriders, want string }{
@@ -168,7 +169,7 @@ func TestOverrideRulesAreForTheirClusters(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
-	// The older way to write one rule.
+	// The older form of a policy with one rule.
 	for cluster, want := range map[string]any{"c1": map[string]any{"first": "yes"}, "c2": nil} {
 		old := `{targetCluster: {clusterNames: [` + cluster + `]}, overriders: {labelsOverrider: [{operator: add, value: {first: "yes"}}]}}`
 		got, digest, err := Render(Input{
@@ -283,8 +284,8 @@ func TestOverrides(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			index := NewOverrides()
-			for p := range maps.Values(all) { // in any order
-				index.Set(overridePolicy(t, p.Namespace, p.Name, `{}`)) // as it was before
+			for p := range maps.Values(all) { // in random order
+				index.Set(overridePolicy(t, p.Namespace, p.Name, `{}`)) // an earlier version
 				index.Set(p)
 			}
 			template := object(t, tc.template)
@@ -315,7 +316,8 @@ func TestOverrides(t *testing.T) {
 		t.Errorf("of policies that are gone there are left: %v, %v", left, index.scopes)
 	}
 
-	// An override that may be meant for the object is not silently left out.
+	// An override whose selector cannot be read may be for the object, so it is not left out
+	// silently.
 	template := object(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: ns}}`)
 	_, _, err := Render(Input{Template: template, Cluster: aCluster(), Overrides: compiled(all["ns/unreadable"])})
 	if err == nil || !strings.Contains(err.Error(), "OverridePolicy ns/unreadable: spec.resourceSelectors[0].labelSelector") {

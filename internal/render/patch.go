@@ -25,8 +25,8 @@ type operation struct {
 	Value *apiextensionsv1.JSON            `json:"value,omitempty"`
 }
 
-// patchOptions follow the RFC strictly: a value that is removed or replaced must exist, and so
-// must the parent of a value that is added.
+// patchOptions returns options that follow the RFC strictly: a value that is removed or replaced
+// must exist, and so must the parent of a value that is added.
 func patchOptions() *jsonpatch.ApplyOptions {
 	options := jsonpatch.NewApplyOptions()
 	options.SupportNegativeIndices = false
@@ -34,7 +34,8 @@ func patchOptions() *jsonpatch.ApplyOptions {
 	return options
 }
 
-// patch applies one operation to a JSON document.
+// patch returns a JSON document after one operation: add, replace or remove. Any other operation,
+// and add or replace without a value, is an error. The document itself is not changed.
 func patch(document []byte, op operation) ([]byte, error) {
 	switch op.Op {
 	case policyv1alpha1.OverriderOpAdd, policyv1alpha1.OverriderOpReplace:
@@ -61,7 +62,8 @@ func patch(document []byte, op operation) ([]byte, error) {
 	return patched, nil
 }
 
-// overridePlaintext changes any fields by JSON patch, and returns a new object.
+// overridePlaintext returns a new object with the changes of an override that names any fields by
+// JSON pointers. o is not changed.
 func overridePlaintext(o *unstructured.Unstructured, changes []policyv1alpha1.PlaintextOverrider) (*unstructured.Unstructured, error) {
 	document, err := json.Marshal(o.Object)
 	if err != nil {
@@ -79,8 +81,9 @@ func overridePlaintext(o *unstructured.Unstructured, changes []policyv1alpha1.Pl
 	return patched, nil
 }
 
-// overrideDocument changes a JSON or YAML document that a field contains as text. A YAML
-// document is written again with sorted keys and without comments.
+// overrideDocument changes, in place, a JSON or YAML document that a field of the object contains
+// as text. A YAML document is written again with sorted keys and without comments. The mutex
+// expanding is held for YAML, so only one such document is changed at a time.
 func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverrider) error {
 	return changeText(o.Object, c.FieldPath, func(text string) (string, error) {
 		if len(c.JSON) > 0 {
@@ -100,8 +103,8 @@ func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverr
 	})
 }
 
-// toYAML returns a document as YAML, in which deeply nested values take far more bytes than in
-// JSON.
+// toYAML returns a JSON document as YAML, in which deeply nested values take far more bytes. It
+// returns errDocument if the result would exceed the limit.
 func toYAML(document []byte) (string, error) {
 	const indent = 2
 	var value any
@@ -115,6 +118,8 @@ func toYAML(document []byte) (string, error) {
 	return string(text), err
 }
 
+// patchAll returns a JSON document after all operations. The error names the operation by language
+// ("json" or "yaml", the field of the override) and index. A text that is not JSON is an error.
 func patchAll(document []byte, language string, changes []policyv1alpha1.FieldPatchOperation) ([]byte, error) {
 	if !json.Valid(document) {
 		return nil, errors.New("the field does not hold a JSON document")
@@ -128,8 +133,8 @@ func patchAll(document []byte, language string, changes []policyv1alpha1.FieldPa
 	return document, nil
 }
 
-// oneDocument returns the only document of a YAML text as JSON. It refuses several documents,
-// as all but the first would be lost.
+// oneDocument returns the only document of a YAML text as JSON. No document is an error, and so are
+// several, because all but the first would be lost.
 func oneDocument(text string) ([]byte, error) {
 	var document []byte
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewBufferString(text)))

@@ -6,7 +6,9 @@ import (
 	"strings"
 )
 
-// changeText changes the string at a JSON pointer (RFC 6901).
+// changeText replaces the string at a JSON pointer (RFC 6901) in root by the result of change, in
+// place. It is an error if the pointer leads to no string. If change returns an error, nothing is
+// replaced.
 func changeText(root map[string]any, pointer string, change func(string) (string, error)) error {
 	parts := strings.Split(pointer, "/")
 	if parts[0] != "" || len(parts) < 2 {
@@ -47,7 +49,8 @@ func changeText(root map[string]any, pointer string, change func(string) (string
 	return nil
 }
 
-// unescape decodes the two escapes of a JSON pointer; ~01 is ~1, not /.
+// unescape decodes the escapes ~1 (a slash) and ~0 (a tilde) in one part of a JSON pointer. So ~01
+// becomes ~1.
 func unescape(part string) string {
 	return strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
 }

@@ -20,13 +20,14 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 )
 
-// Input is everything that a manifest depends on. Render does not change it.
+// Input is everything that the manifest of a template for one cluster depends on. Render does not
+// change it.
 type Input struct {
 	// Template is the object on the hub.
 	Template *unstructured.Unstructured
 	// Cluster is the cluster that gets the manifest.
 	Cluster *clusterv1alpha1.Cluster
-	// Target is the share of the placement that the cluster gets.
+	// Target is the entry of the placement for the cluster, with its share of the replicas.
 	Target workv1alpha2.TargetCluster
 	// Divided is true if the manifest has the replicas of Target instead of those of the template.
 	// Shares are then the shares of all clusters of the placement.
@@ -36,21 +37,23 @@ type Input struct {
 	Binding types.UID
 	// Overrides are the policies that select the template, in order; see Overrides.Of.
 	Overrides []*Override
-	// Completions are those of a Job that the cluster got when the Job began there; nil: those of
-	// its share.
+	// Completions is the number with which a Job began in the cluster, which it keeps; nil: the number
+	// is computed from Shares.
 	Completions *int64
 }
 
-// Render returns the manifest of a template for one cluster, and its digest: manifests with the
-// same digest are equal. It copies the template, removes what belongs to the hub, sets the
-// replicas, applies the overrides and adds the marks. If an override does not fit the template,
-// the error names the override.
+// Render returns the manifest of a template for one cluster, and its digest. Manifests with the
+// same digest are equal, except for replicas that belong to the cluster. Render copies the
+// template, removes what belongs to the hub, sets the replicas, applies the overrides and adds the
+// marks. If an override does not fit the template, the error names the override. A manifest above
+// 1.5 MiB is an error.
 func Render(in Input) (manifest *unstructured.Unstructured, digest string, err error) {
 	manifest, digest, _, err = render(in)
 	return manifest, digest, err
 }
 
-// render is Render. It also returns the size of the manifest as JSON, in bytes.
+// render does the work of the function Render, and also returns the size of the manifest as JSON,
+// in bytes.
 func render(in Input) (manifest *unstructured.Unstructured, digest string, size int, err error) {
 	o, err := strip(in.Template)
 	if err != nil {
@@ -74,7 +77,8 @@ func render(in Input) (manifest *unstructured.Unstructured, digest string, size 
 	return o, digest, size, nil
 }
 
-// divide sets the replicas and completions of a manifest to the share of the target.
+// divide sets, in place, the replicas and completions of a manifest to the share of the cluster. It
+// does nothing if the replicas are not divided.
 func (in *Input) divide(o *unstructured.Unstructured) error {
 	if !in.Divided || in.Target.Replicas == nil {
 		return nil
@@ -89,9 +93,9 @@ func (in *Input) divide(o *unstructured.Unstructured) error {
 	return interpreter.SetCompletions(o, *completions)
 }
 
-// completions returns the completions of a Job for the cluster: those that it got when the Job
-// began there, even if the shares have changed since. It returns nil if there are no
-// completions to divide.
+// completions returns the completions of a Job for the cluster: the number with which the Job began
+// there, or else its share. It returns nil if there are no completions to divide. It is an error if
+// the cluster has no share.
 func (in *Input) completions(o *unstructured.Unstructured) (*int64, error) {
 	share, err := interpreter.Completions(o, in.Shares, in.Target.Name)
 	if err == nil && share != nil && in.Completions != nil {
@@ -100,9 +104,9 @@ func (in *Input) completions(o *unstructured.Unstructured) (*int64, error) {
 	return share, err
 }
 
-// mark adds our marks to a manifest. It returns the digest, which covers everything except the
-// annotation of the digest and replicas that belong to the cluster, and the number of bytes
-// that it covers.
+// mark adds, in place, the label of the binding and the annotation of the digest to a manifest. The
+// digest covers everything except that annotation and replicas that belong to the cluster. size is
+// the number of bytes that the digest covers.
 func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size int, err error) {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if labels == nil {
@@ -130,8 +134,8 @@ func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size 
 	return digest, len(canonical), nil
 }
 
-// digestLength is the number of characters of five bits: 100 bits, so that no collision happens
-// by accident.
+// digestLength is the number of characters of a digest. Each has five bits, so a digest has 100
+// bits and no collision happens by accident.
 const digestLength = 20
 
 // WithoutReplicas returns a manifest without its number of replicas. It shares all other values
@@ -155,12 +159,12 @@ func WithoutReplicas(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return out
 }
 
-// identity returns what no override may change.
+// identity returns apiVersion, kind, namespace and name of an object, which no override may change.
 func identity(o *unstructured.Unstructured) [4]string {
 	return [4]string{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}
 }
 
-// copyOf returns a deep copy.
+// copyOf returns a deep copy of an object.
 func copyOf(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.Object)}
 }

@@ -22,7 +22,7 @@ import (
 
 const binding = "5e1f7a0c-0000-4000-8000-000000000001"
 
-// object reads YAML as an informer would.
+// object parses YAML as an informer would parse JSON.
 func object(t testing.TB, manifest string) *unstructured.Unstructured {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(manifest))
@@ -36,7 +36,7 @@ func object(t testing.TB, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// overridePolicy reads a policy's spec.
+// overridePolicy returns an override policy with a spec in YAML.
 func overridePolicy(t testing.TB, namespace, name, spec string) *policyv1alpha1.OverridePolicy {
 	t.Helper()
 	p := &policyv1alpha1.OverridePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -53,7 +53,7 @@ func aCluster() *clusterv1alpha1.Cluster {
 	}
 }
 
-// bare takes the marks off a manifest and checks that they were there.
+// bare returns a manifest without our marks, and checks that it had them.
 func bare(t *testing.T, o *unstructured.Unstructured, digest string) map[string]any {
 	t.Helper()
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
@@ -77,7 +77,7 @@ func bare(t *testing.T, o *unstructured.Unstructured, digest string) map[string]
 	return o.Object
 }
 
-// What becomes of a template where nothing is divided or overridden.
+// Without division and overrides, rendering removes what belongs to the hub.
 func TestRenderDropsWhatIsTheHubs(t *testing.T) {
 	cases := map[string]struct{ template, want string }{
 		"Metadata": {
@@ -94,6 +94,11 @@ func TestRenderDropsWhatIsTheHubs(t *testing.T) {
 		"DeploymentRevisionAndStatus": {
 			template: `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, annotations: {deployment.kubernetes.io/revision: "3"}}, spec: {replicas: 2}, status: {replicas: 2}}`,
 			want:     `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}, spec: {replicas: 2}}`,
+		},
+		"StatusOfAnAutoscaler": {
+			template: `{apiVersion: autoscaling/v1, kind: HorizontalPodAutoscaler, metadata: {name: x, annotations: {autoscaling.alpha.kubernetes.io/conditions: "[]",
+				autoscaling.alpha.kubernetes.io/current-metrics: "[]", autoscaling.alpha.kubernetes.io/metrics: "[]"}}, spec: {maxReplicas: 2}, status: {currentReplicas: 1}}`,
+			want: `{apiVersion: autoscaling/v1, kind: HorizontalPodAutoscaler, metadata: {name: x, annotations: {autoscaling.alpha.kubernetes.io/metrics: "[]"}}, spec: {maxReplicas: 2}}`,
 		},
 		"ServiceAddresses": {
 			template: `{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {type: ClusterIP, clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1], ports: [{port: 80}]}, status: {loadBalancer: {}}}`,
@@ -237,7 +242,8 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// Where replicas are the cluster's own, the manifest says with how many a copy begins, and is the same whatever it says.
+// If the replicas belong to the cluster, the manifest has the number for a new copy, and its
+// digest does not depend on that number.
 func TestDigestWithoutReplicas(t *testing.T) {
 	render := func(manifest string) (*unstructured.Unstructured, string) {
 		t.Helper()
@@ -267,8 +273,8 @@ func TestDigestWithoutReplicas(t *testing.T) {
 	}
 }
 
-// FuzzRender: whatever the API server may store, rendering does not panic, does not
-// change its input and says the same twice.
+// FuzzRender: for all objects that an API server may store, rendering does not panic, does not
+// change its input, and returns the same result twice.
 func FuzzRender(f *testing.F) {
 	for _, seed := range hostile {
 		f.Add([]byte(seed), "/spec/template/spec/containers/0/image", `{"a":1}`)
@@ -282,7 +288,7 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// TestRenderMutants is the same for good templates in which anything has become anything.
+// TestRenderMutants checks the same for good templates with random values in random places.
 func TestRenderMutants(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	values := []any{nil, true, "", "x", int64(0), int64(-1), 1.5, []any{}, []any{nil, "x", int64(1)}, map[string]any{}, map[string]any{"name": int64(1)}}
@@ -296,7 +302,7 @@ func TestRenderMutants(t *testing.T) {
 	}
 }
 
-// mutate puts a value in a place.
+// mutate sets a random place in a tree to a value.
 func mutate(random *rand.Rand, at any, value any) {
 	for {
 		var next any
@@ -325,7 +331,7 @@ func mutate(random *rand.Rand, at any, value any) {
 	}
 }
 
-// hostile are templates in which something is not what it should be, or may become so.
+// hostile are templates with wrong values, or with values that mutate can make wrong.
 var hostile = []string{
 	`{"apiVersion":"v1","kind":"Service","metadata":{"name":"x","managedFields":[{"manager":"m","fieldsV1":{"f:spec":{"f:ports":{"k:{}":{}}}}}]},"spec":{"clusterIP":"1.2.3.4","ports":[{"port":80,"nodePort":3},7]}}`,
 	`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","labels":{"a":"1"}},"spec":{"nodeName":"n","containers":[7,{"name":"c","image":"a/b:c","command":["x"],"volumeMounts":[{"name":"kube-api-access-x"}]}],"volumes":[null,{"name":"kube-api-access-x"}]}}`,
@@ -343,7 +349,7 @@ func checkRender(t *testing.T, o *unstructured.Unstructured, path, value string)
 	t.Helper()
 	change := apiextensionsv1.JSON{Raw: []byte(value)}
 	if !stdjson.Valid(change.Raw) {
-		return // no API server stores it
+		return // no API server stores invalid JSON
 	}
 	rules := []policyv1alpha1.Overriders{
 		{
@@ -395,7 +401,7 @@ func checkInput(t *testing.T, in Input) {
 	}
 }
 
-// policies are copies of what overrides were read from.
+// policies returns copies of the policies of overrides.
 func policies(overrides []*Override) []*policyv1alpha1.OverridePolicy {
 	copies := make([]*policyv1alpha1.OverridePolicy, 0, len(overrides))
 	for _, v := range overrides {

@@ -26,15 +26,16 @@ type Override struct {
 	err    error // why the policy is invalid; nil: it is valid
 }
 
-// rule is one rule of a policy.
+// rule is one rule of an override policy: the clusters that it selects, and its changes. path is
+// the path of the rule in the policy, for errors.
 type rule struct {
 	path     string           // of its field
 	clusters *policy.Affinity // nil: invalid
 	changes  *policyv1alpha1.Overriders
 }
 
-// Compile parses an override policy. Render refuses templates that an invalid policy selects,
-// as an object must not be applied without its overrides.
+// Compile parses an override policy. An invalid policy is no error: Render then refuses the
+// templates that the policy selects, because an object must not be applied without its overrides.
 func Compile(p *policyv1alpha1.OverridePolicy) *Override {
 	v := &Override{Policy: p}
 	for i, s := range p.Spec.ResourceSelectors {
@@ -62,8 +63,9 @@ func Compile(p *policyv1alpha1.OverridePolicy) *Override {
 	return v
 }
 
-// Selects reports whether the policy selects a template in its scope. A selector with an
-// invalid label selector selects all templates that its other fields match.
+// Selects reports whether the policy selects a template. A policy with a namespace selects only
+// templates of that namespace. A policy without selectors selects all. A selector with an invalid
+// label selector selects all templates that its other fields match.
 func (v *Override) Selects(template *unstructured.Unstructured) bool { return v.selects(template) > 0 }
 
 // The ways in which a policy selects a template. A more specific one is applied later.
@@ -75,7 +77,8 @@ const (
 	byName
 )
 
-// selects returns how the policy selects a template.
+// selects returns in which way the policy selects a template: not, everything, byKind, byLabels or
+// byName. If several selectors match, it is the most specific way.
 func (v *Override) selects(template *unstructured.Unstructured) int {
 	p := v.Policy
 	if p.Namespace != "" && p.Namespace != template.GetNamespace() {
@@ -103,13 +106,13 @@ func (v *Override) selects(template *unstructured.Unstructured) int {
 	return most
 }
 
-// concerns reports whether the i-th rule is for a cluster.
+// concerns reports whether the i-th rule selects a cluster. It may be called only if v.err is nil.
 func (v *Override) concerns(i int, c *clusterv1alpha1.Cluster) bool {
 	return v.rules[i].clusters.Selects(c.Name, c.Labels, c.Spec.Provider, c.Spec.Region, c.Spec.Zones)
 }
 
-// Concerns reports whether the policy has a rule for a cluster. An invalid policy concerns all
-// clusters.
+// Concerns reports whether any rule of the policy selects a cluster. It is true for an invalid
+// policy.
 func (v *Override) Concerns(c *clusterv1alpha1.Cluster) bool {
 	if v.err != nil {
 		return true
@@ -122,11 +125,12 @@ func (v *Override) Concerns(c *clusterv1alpha1.Cluster) bool {
 	return false
 }
 
-// scope is the range of a resource selector. An empty field stands for all values.
+// scope is a key of the index Overrides: the templates that a resource selector can match. An empty
+// field stands for all values.
 type scope struct{ namespace, apiVersion, kind, name string }
 
-// Overrides is an index that finds the override policies of a template without reading the
-// others. It is safe for concurrent use.
+// Overrides is an index of override policies. It finds the policies that select a template without
+// reading the others. It is safe for concurrent use. The policies themselves must not be changed.
 type Overrides struct {
 	mu     sync.RWMutex
 	all    map[types.NamespacedName]*Override
@@ -142,7 +146,8 @@ func NewOverrides(policies ...*policyv1alpha1.OverridePolicy) *Overrides {
 	return x
 }
 
-// Set adds a policy, or replaces it.
+// Set compiles a policy and adds it to the index, or replaces the policy with its namespace and
+// name.
 func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) {
 	v := Compile(p)
 	x.mu.Lock()
@@ -155,14 +160,16 @@ func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) {
 	}
 }
 
-// Get returns a policy; nil if there is none. Cluster-wide policies have no namespace.
+// Get returns the policy with a name; nil if there is none. The namespace of a
+// ClusterOverridePolicy is "".
 func (x *Overrides) Get(name types.NamespacedName) *Override {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.all[name]
 }
 
-// Delete removes a policy, and returns false if it was replaced or removed meanwhile.
+// Delete removes a policy from the index. It returns false, without a change, if v was replaced or
+// removed meanwhile.
 func (x *Overrides) Delete(v *Override) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -174,6 +181,7 @@ func (x *Overrides) Delete(v *Override) bool {
 	return true
 }
 
+// remove removes the policy with a name, if there is one. The caller holds mu.
 func (x *Overrides) remove(name types.NamespacedName) {
 	v, ok := x.all[name]
 	if !ok {
@@ -188,7 +196,8 @@ func (x *Overrides) remove(name types.NamespacedName) {
 	}
 }
 
-// scopes returns the distinct scopes of a policy.
+// scopes returns the distinct keys under which the index has a policy: one for each selector or,
+// without selectors, one for its namespace.
 func scopes(p *policyv1alpha1.OverridePolicy) []scope {
 	var all []scope
 	for _, s := range p.Spec.ResourceSelectors {
@@ -212,7 +221,8 @@ func (x *Overrides) Of(template *unstructured.Unstructured) []*Override {
 	return selecting
 }
 
-// With is Of, and also returns the needed policies that are missing at the same moment.
+// With returns the policies that select a template, as Of does, and the names in needed that no
+// policy has; nil: none is missing. Both results are from the same moment.
 func (x *Overrides) With(template *unstructured.Unstructured, needed []types.NamespacedName) (selecting []*Override, missing []types.NamespacedName) {
 	ns, apiVersion, kind, name := template.GetNamespace(), template.GetAPIVersion(), template.GetKind(), template.GetName()
 	x.mu.RLock()

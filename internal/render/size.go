@@ -16,12 +16,16 @@ import (
 const limit = 3 << 19 // 1.5 MiB
 
 var (
+	// errManifest is the error for a manifest above the limit.
 	errManifest = errors.New("the manifest would be larger than 1.5 MiB, and no cluster stores that")
+	// errDocument is the error for a document in a field of a manifest, above the limit.
 	errDocument = errors.New("the document would be larger than 1.5 MiB, and no cluster stores that")
-	errAliases  = errors.New("with its aliases resolved the document is larger than 1.5 MiB, and no cluster stores that")
+	// errAliases is the error for a YAML document that exceeds the limit once its aliases are
+	// resolved.
+	errAliases = errors.New("with its aliases resolved the document is larger than 1.5 MiB, and no cluster stores that")
 )
 
-// bounded returns an error if an object is larger than the limit.
+// bounded returns errManifest if an object is larger than the limit.
 func bounded(o *unstructured.Unstructured) error {
 	if b := budget(limit); !b.spend(o.Object, 0, 0) {
 		return errManifest
@@ -29,11 +33,13 @@ func bounded(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// budget is the number of bytes that may still be written.
+// budget is the number of bytes that a manifest or document may still have. It is negative once the
+// limit is exceeded.
 type budget int
 
-// spend subtracts the minimal size of a value, written with indent spaces for each level; 0: on
-// one line. It returns false as soon as the budget is exceeded.
+// spend subtracts the minimal size of a value as JSON or YAML. indent is the number of spaces for
+// each level in YAML, 0 for one line of JSON, and depth the level of the value. It returns false as
+// soon as the budget is exceeded.
 func (b *budget) spend(v any, indent, depth int) bool {
 	const separators = 2
 	*b -= separators
@@ -56,7 +62,8 @@ func (b *budget) spend(v any, indent, depth int) bool {
 	return *b >= 0
 }
 
-// lines returns about how many additional lines YAML needs for a text at a column.
+// lines returns about how many additional lines YAML needs for a text that starts at a column; 0
+// for column 0.
 func lines(text string, column int) int {
 	if column == 0 {
 		return 0
@@ -69,8 +76,8 @@ func lines(text string, column int) int {
 // bytes, and all workers of all clusters may read such a document at once.
 var expanding sync.Mutex
 
-// checkAliases returns an error if a YAML document with all aliases resolved is larger than the
-// limit. It resolves none.
+// checkAliases returns errAliases if a YAML document would exceed the limit with all aliases
+// resolved, and another error for invalid YAML. It computes the size without resolving an alias.
 func checkAliases(text []byte) error {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -82,13 +89,14 @@ func checkAliases(text []byte) error {
 	return nil
 }
 
-// resolved returns the size of a node with all aliases resolved; limit + 1 if it is larger, or
-// endless because it contains itself. It visits each node once: known has the sizes so far.
+// resolved returns the size of a YAML node with all aliases resolved. It returns limit + 1 for a
+// larger node, or one that is endless because it contains itself. It visits each node once: known
+// has the sizes of the nodes visited so far.
 func resolved(n *yaml.Node, known map[*yaml.Node]int) int {
 	if size, ok := known[n]; ok {
 		return size
 	}
-	known[n] = limit + 1 // seen again only from inside the node itself
+	known[n] = limit + 1 // a node that is met again before its size is known contains itself
 	const separators = 2
 	size := separators + len(n.Value)
 	if n.Alias != nil {

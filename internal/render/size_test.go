@@ -11,7 +11,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// repeated is n lines, made from their number.
+// repeated returns n lines; line returns the text of the i-th.
 func repeated(n int, line func(i int) string) string {
 	var b strings.Builder
 	for i := range n {
@@ -20,7 +20,7 @@ func repeated(n int, line func(i int) string) string {
 	return b.String()
 }
 
-// A document of some kilobytes that stands for gigabytes is refused before anybody builds it.
+// A document of some kilobytes that expands to gigabytes is refused before it is expanded.
 func TestDocumentsAreBoundedBeforeTheyAreBuilt(t *testing.T) {
 	bomb := "a: &a '" + strings.Repeat("x", 100_000) + "'\n" + repeated(900, func(i int) string { return fmt.Sprintf("k%d: *a\n", i) })
 	laughs := "a0: &a0 [" + strings.Repeat("lol, ", 9) + "lol]\n" + repeated(12, func(i int) string {
@@ -37,7 +37,7 @@ func TestDocumentsAreBoundedBeforeTheyAreBuilt(t *testing.T) {
 	cases := map[string]struct {
 		document, change string
 		want             error
-		most             uint64 // bytes that may be asked for
+		most             uint64 // bytes that may be allocated
 	}{
 		"AnchorTimesAliases": {bomb, emptied, errAliases, 8 << 20},
 		"BillionLaughs":      {laughs, emptied, errAliases, 8 << 20},
@@ -71,7 +71,7 @@ func TestDocumentsAreBoundedBeforeTheyAreBuilt(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f asks for.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -80,7 +80,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// What is as large as anything that etcd takes is rendered, and a document with honest aliases changed.
+// An object almost as large as etcd accepts is rendered, and a document with legitimate aliases
+// can be changed.
 func TestLargeAndAliasedDocumentsAreRendered(t *testing.T) {
 	document := "base: &base {image: app, tag: v1}\n" + repeated(2000, func(i int) string { return fmt.Sprintf("s%d: {<<: *base, port: %d}\n", i, i) })
 	large := strings.Repeat("one line of a text, with words\n", 30_000)
@@ -102,7 +103,7 @@ func TestLargeAndAliasedDocumentsAreRendered(t *testing.T) {
 	}
 }
 
-// Overrides that say a little to many are bounded, too.
+// Small overrides of many fields are bounded, too.
 func TestManifestsAreBounded(t *testing.T) {
 	containers := make([]any, 20_000)
 	for i := range containers {

@@ -12,15 +12,14 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// strip returns a copy of a template without what the hub added or what is valid only there. Of
-// the metadata it keeps what users write: name, namespace, labels and annotations. It fails
-// without apiVersion, kind or name.
+// strip returns a copy of a template without what the hub added or what is valid only on the hub.
+// Of the metadata it keeps what users write: name, namespace, labels and annotations. A template
+// without apiVersion, kind or name is an error.
 func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if template.GetAPIVersion() == "" || template.GetKind() == "" || template.GetName() == "" {
 		return nil, fmt.Errorf("render %s %s: a template needs apiVersion, kind and metadata.name", template.GetKind(), template.GetName())
 	}
-	// Until here the top-level fields are shared with the template. Only the remaining fields are
-	// copied.
+	// The status and the metadata are removed before the deep copy, so that they are not copied.
 	o := &unstructured.Unstructured{Object: maps.Clone(template.Object)}
 	delete(o.Object, "status")
 	delete(o.Object, "metadata")
@@ -46,11 +45,12 @@ func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, err
 	return o, nil
 }
 
-// IsHubs reports whether an annotation is about the object on the hub, or about what a
-// controller there did to it.
+// IsHubs reports whether an annotation key is one with which kubectl, the API server or a
+// controller on the hub describes the object there. Copies do not get such annotations.
 func IsHubs(annotation string) bool {
 	switch annotation {
 	case corev1.LastAppliedConfigAnnotation, corev1.ServiceAccountUIDKey,
+		conditionsAnnotation, currentMetricsAnnotation,
 		"deployment.kubernetes.io/revision",
 		"pv.kubernetes.io/bind-completed",
 		"pv.kubernetes.io/bound-by-controller",
@@ -62,7 +62,8 @@ func IsHubs(annotation string) bool {
 	return false
 }
 
-// isMark reports whether the key of a label or annotation is one of our marks.
+// isMark reports whether the key of a label or annotation is a mark of Orrery on copies, or a
+// request to run a template's work again.
 func isMark(key string) bool {
 	switch key {
 	case workv1alpha2.BindingLabel, workv1alpha2.DigestAnnotation, workv1alpha2.NamespaceLabel,
@@ -73,8 +74,9 @@ func isMark(key string) bool {
 	return false
 }
 
-// stripKind removes, from objects of some kinds, what the hub's API server or a controller
-// there set and another cluster sets itself.
+// stripKind removes from o, in place, what the hub's API server or a controller there set and
+// another cluster sets itself. The fields depend on the kind; most kinds have none. template has
+// the annotations of o before these were removed.
 func stripKind(o, template *unstructured.Unstructured) {
 	switch o.GroupVersionKind().GroupKind().String() {
 	case "APIService.apiregistration.k8s.io":
@@ -102,6 +104,7 @@ func stripKind(o, template *unstructured.Unstructured) {
 	}
 }
 
+// remove removes the field at a path, in place, if it exists.
 func remove(o *unstructured.Unstructured, path ...string) {
 	unstructured.RemoveNestedField(o.Object, path...)
 }
@@ -112,8 +115,9 @@ func field(o map[string]any, path ...string) any {
 	return v
 }
 
-// stripVolume keeps the claim for which a user reserved a volume, without the identity of that
-// claim on the hub.
+// stripVolume removes the claim from a PersistentVolume, in place, if a controller of the hub bound
+// the two. It keeps the claim for which a user reserved the volume, without the UID and
+// resourceVersion of that claim.
 func stripVolume(o, template *unstructured.Unstructured) {
 	remove(o, "spec", "claimRef", "uid")
 	remove(o, "spec", "claimRef", "resourceVersion")
@@ -122,20 +126,22 @@ func stripVolume(o, template *unstructured.Unstructured) {
 	}
 }
 
-// stripClaim keeps the volume that a user chose for a claim.
+// stripClaim removes the volume from a PersistentVolumeClaim, in place, if a controller of the hub
+// chose the volume. It keeps the volume that a user chose.
 func stripClaim(o, template *unstructured.Unstructured) {
 	if boundByController(template) {
 		remove(o, "spec", "volumeName")
 	}
 }
 
-// boundByController reports whether a controller of the hub bound the claim and the volume.
+// boundByController reports whether a controller of the hub bound a PersistentVolume or
+// PersistentVolumeClaim, according to its annotation.
 func boundByController(template *unstructured.Unstructured) bool {
 	return template.GetAnnotations()["pv.kubernetes.io/bound-by-controller"] != ""
 }
 
-// stripService removes the addresses that the hub allocated for a Service. A headless Service
-// stays headless.
+// stripService removes from a Service, in place, the addresses that the hub allocated. A headless
+// Service stays headless.
 func stripService(o *unstructured.Unstructured) {
 	if field(o.Object, "spec", "clusterIP") != corev1.ClusterIPNone {
 		remove(o, "spec", "clusterIP")
@@ -143,10 +149,10 @@ func stripService(o *unstructured.Unstructured) {
 	}
 }
 
-// stripJob removes the selector that the API server generates from the UID of the Job, and the
-// labels for that selector. It also removes the time to live: a cluster that deleted a finished
-// Job would get it, and run it, again. The Job on the hub keeps it, and deletes the copies with
-// itself.
+// stripJob removes from a Job, in place, the selector that the API server generates from its UID,
+// and the labels for that selector. It also removes the time to live. A cluster that deleted a
+// finished Job would get the Job again, and run it again. The Job on the hub keeps the time to
+// live, and takes the copies with it when it is deleted.
 func stripJob(o *unstructured.Unstructured) {
 	remove(o, "spec", "ttlSecondsAfterFinished")
 	if field(o.Object, "spec", "manualSelector") == true {
@@ -158,8 +164,9 @@ func stripJob(o *unstructured.Unstructured) {
 	}
 }
 
-// stripPod removes what admission and the scheduler set. A cluster refuses a priority that
-// differs from its own priority classes.
+// stripPod removes from a Pod, in place, what admission and the scheduler of the hub set: node,
+// priority and the volume of the ServiceAccount token. A cluster refuses a priority that differs
+// from its own priority classes.
 func stripPod(o *unstructured.Unstructured) {
 	for _, name := range []string{"nodeName", "priority", "preemptionPolicy"} {
 		remove(o, "spec", name)
@@ -181,7 +188,9 @@ func stripPod(o *unstructured.Unstructured) {
 	}
 }
 
-// filter removes elements from a list, and the list when it becomes empty.
+// filter removes the elements for which drop is true from the list with this name in o, and the
+// whole list when it becomes empty. The list is changed in place. It does nothing if there is no
+// list.
 func filter(o map[string]any, name string, drop func(any) bool) {
 	l, ok := o[name].([]any)
 	if !ok {
@@ -194,15 +203,17 @@ func filter(o map[string]any, name string, drop func(any) bool) {
 	o[name] = l
 }
 
-// stripSecret removes the hub's own token from a Secret that requests one: otherwise every
-// cluster would get access to the hub. The token controller of the cluster sets its own.
+// stripSecret removes, in place, the data of a Secret that requests a token of a ServiceAccount.
+// The data is a token for the hub, so every cluster would get access to the hub. The token
+// controller of the cluster sets its own token.
 func stripSecret(o *unstructured.Unstructured) {
 	if o.Object["type"] == string(corev1.SecretTypeServiceAccountToken) {
 		delete(o.Object, "data")
 	}
 }
 
-// stripServiceAccount removes references to token Secrets that the hub generated.
+// stripServiceAccount removes from a ServiceAccount, in place, the references to token Secrets that
+// the hub generated.
 func stripServiceAccount(o *unstructured.Unstructured) {
 	filter(o.Object, "secrets", func(v any) bool {
 		ref, _ := v.(map[string]any)

@@ -9,10 +9,11 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// overrideWords adds words to the command or the arguments of a container, or removes them. An
-// object without that container is left as it is, as one policy may be for many objects.
+// overrideWords adds words to a list of a container, in place, or removes them. field is "command"
+// or "args". The operator replace is an error. A list that becomes empty is removed. An object
+// without that container stays as it is, because one policy may be for many objects.
 func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1.CommandArgsOverrider) error {
-	room := budget(limit) // a custom kind may have many containers with one name
+	remaining := budget(limit) // a custom kind may have many containers with one name
 	for _, container := range containers(o) {
 		if container["name"] != c.ContainerName {
 			continue
@@ -24,7 +25,7 @@ func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1
 		switch c.Operator {
 		case policyv1alpha1.OverriderOpAdd:
 			for _, word := range c.Value {
-				if !room.spend(word, 0, 0) {
+				if !remaining.spend(word, 0, 0) {
 					return errManifest
 				}
 				words = append(words, word)
@@ -48,8 +49,9 @@ func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1
 	return nil
 }
 
-// overrideEntries changes labels or annotations: add sets absent keys, replace sets present
-// keys, remove removes keys.
+// overrideEntries changes the labels or annotations of an object, in place. field is "labels" or
+// "annotations". The operator add sets absent keys, replace sets present keys, and remove removes
+// keys. Any other operator is an error.
 func overrideEntries(o *unstructured.Unstructured, field string, c *policyv1alpha1.LabelAnnotationOverrider) error {
 	entries, _, err := unstructured.NestedStringMap(o.Object, "metadata", field)
 	if err != nil {

@@ -22,12 +22,16 @@ import (
 
 // Annotations that Kubernetes uses for rollouts.
 const (
+	// numberAnnotation has the number of the revision, on a Deployment and its ReplicaSets.
 	numberAnnotation = "deployment.kubernetes.io/revision"
-	causeAnnotation  = "kubernetes.io/change-cause"
+	// causeAnnotation has the reason for a change as a user wrote it, which kubectl rollout history
+	// prints.
+	causeAnnotation = "kubernetes.io/change-cause"
 )
 
-// isHistorys reports whether an annotation of a workload is not part of its revisions. kubectl
-// keeps these annotations in a rollback, and replaces all others.
+// isHistorys reports whether an annotation of a workload belongs to the workload or its history,
+// and not to one revision. In a rollback kubectl keeps these annotations, and replaces all others
+// by those of the revision.
 func isHistorys(annotation string) bool {
 	switch annotation {
 	case corev1.LastAppliedConfigAnnotation, appsv1.DeprecatedRollbackTo,
@@ -38,7 +42,8 @@ func isHistorys(annotation string) bool {
 	return false
 }
 
-// revision is one pod template of a workload.
+// revision is one pod template that a workload had, with the number of its last rollout. hash
+// identifies the pod template in the names of objects.
 type revision struct {
 	number int64
 	hash   string
@@ -55,7 +60,8 @@ type content struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// canonical encodes a pod template without the label that a ReplicaSet adds to its pods.
+// canonical returns a pod template as JSON, without the label pod-template-hash that a ReplicaSet
+// adds to its pods. Equal templates have equal bytes. It does not change t.
 func canonical(t *corev1.PodTemplateSpec) ([]byte, error) {
 	if _, ok := t.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; ok {
 		t = t.DeepCopy()
@@ -68,14 +74,16 @@ func canonical(t *corev1.PodTemplateSpec) ([]byte, error) {
 	return b, nil
 }
 
-// hashOf returns the hash of a pod template of one workload. The hash contains the UID of the
-// workload, so objects that an earlier workload of the same name left behind do not conflict.
+// hashOf returns the hash of a pod template, as 10 hexadecimal digits, for the names of history
+// objects. workload is the UID of the workload and part of the hash. So objects that an earlier
+// workload of the same name left behind do not conflict.
 func hashOf(workload types.UID, template []byte) string {
 	sum := sha256.Sum256(append([]byte(workload+"/"), template...))
 	return hex.EncodeToString(sum[:5])
 }
 
-// fromRecord reverses record.
+// fromRecord returns the revision that a record of the records database stores. It returns an error
+// if the content of r is not valid JSON.
 func fromRecord(r records.Revision) (revision, error) {
 	var c content
 	if err := json.Unmarshal(r.Content, &c); err != nil {
@@ -86,6 +94,8 @@ func fromRecord(r records.Revision) (revision, error) {
 	}, nil
 }
 
+// record returns the revision in the form in which the records database stores it. workload is the
+// UID of the workload.
 func (r revision) record(workload types.UID) (records.Revision, error) {
 	c, err := json.Marshal(content{Template: r.template, Annotations: r.annotations})
 	if err != nil {
@@ -97,18 +107,20 @@ func (r revision) record(workload types.UID) (records.Revision, error) {
 	}, nil
 }
 
+// same reports whether two revisions are equal, except for the time of creation.
 func (r revision) same(o revision) bool {
 	return r.number == o.number && r.hash == o.hash && bytes.Equal(r.template, o.template) &&
 		maps.Equal(r.annotations, o.annotations)
 }
 
-// object is a revision with its object on the hub.
+// object is a revision together with its object on the hub: a ReplicaSet of a Deployment, or a
+// ControllerRevision of a StatefulSet or DaemonSet.
 type object struct {
 	client.Object
 	revision
 }
 
-// plan is the list of changes to the records and the hub.
+// plan is the list of changes to the records and the hub that decide returns.
 type plan struct {
 	record []revision // to store in the records
 	forget []int64    // to delete from the records
@@ -118,7 +130,7 @@ type plan struct {
 	annotate string
 }
 
-// write is one object of the history on the hub.
+// write is one object that the history must have on the hub, with the action that leads to it.
 type write struct {
 	object client.Object
 	action action
@@ -126,6 +138,7 @@ type write struct {
 	current bool
 }
 
+// action says how an object on the hub becomes the wanted one.
 type action string
 
 const (
@@ -134,22 +147,26 @@ const (
 	update action = "Update"
 )
 
-// decide returns the changes for a workload with these records and objects. It numbers as
-// Kubernetes does: a template that returns gets the next number.
+// decide returns the changes to the history of a workload. known are its revisions in the records,
+// and objects those on the hub. now is the creation time of a new revision. As in Kubernetes, a pod
+// template that was used before gets the next number when it returns. While the workload is paused,
+// a new pod template gets no revision. Revisions beyond the limit of the workload are removed. An
+// error means that a revision cannot be written as an object. decide does not change its arguments.
 func decide(w *workload, known []revision, objects []object, now time.Time) (plan, error) {
 	history := merge(known, objects)
 	var last int64
 	if n := len(history); n > 0 {
 		last = history[n-1].number
 	}
-	// If two templates are equal, the newest one.
+	// current is the index of the workload's pod template, of the newest one if several are equal; -1:
+	// none.
 	current := len(history) - 1
 	for current >= 0 && !bytes.Equal(history[current].template, w.template) {
 		current--
 	}
 	switch {
 	case current < 0 && w.paused:
-		// While it is paused, nothing is rolled out: this template may never be a revision.
+		// A paused workload rolls nothing out: its template may never be a revision.
 	case current < 0:
 		history = append(history, revision{number: last + 1, hash: hashOf(w.uid, w.template), template: w.template, created: now})
 	case current < len(history)-1:
@@ -162,7 +179,7 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 		history[current].annotations = w.annotations
 		last = history[current].number
 	}
-	// The limit is for revisions that are not current. The current one is the last or, while
+	// The limit is for revisions that are not current. The current revision is the last or, while
 	// paused, not in the history.
 	if surplus := len(history) - w.limit; current >= 0 && surplus > 1 {
 		history = history[surplus-1:]
@@ -174,7 +191,7 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 	p := plan{}
 	p.record, p.forget = difference(known, history)
 	if !w.helm && last < 2 && len(objects) == 0 {
-		return p, nil // no rollback is possible, and no client waits for it
+		return p, nil // no rollback is possible yet, and no client waits for an object
 	}
 	kept := map[string]bool{}
 	for i, r := range history {
@@ -190,8 +207,8 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 			p.remove = append(p.remove, o.Object)
 		}
 	}
-	// kubectl replaces the annotations of a Deployment in a rollback, which fails if there are
-	// none. `rollout status --revision` also reads the number there.
+	// In a rollback kubectl replaces the annotations of a Deployment, which fails if the Deployment
+	// has none. `rollout status --revision` also reads the number in the annotation.
 	if d := w.deployment; d != nil && current >= 0 && last > 1 {
 		if n := strconv.FormatInt(last, 10); d.Annotations[numberAnnotation] != n {
 			p.annotate = n
@@ -200,8 +217,10 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 	return p, nil
 }
 
-// merge returns the history from records and objects, sorted by number. Objects take precedence:
-// the records may be lost or older.
+// merge returns the history of a workload, sorted by number, from the records (known) and the
+// objects on the hub. Objects take precedence, because the records may be lost or older. A record
+// is left out if an object has its number. A record with the hash of an object gives that object's
+// revision its number, if that is higher.
 func merge(known []revision, objects []object) []revision {
 	var history []revision
 	for _, o := range objects {
@@ -215,7 +234,7 @@ func merge(known []revision, objects []object) []revision {
 		case i < 0:
 			history = append(history, k)
 		default:
-			// It got a new number, and the object was not written yet.
+			// The revision got a new number, and its object was not written yet.
 			history[i].number = max(history[i].number, k.number)
 		}
 	}
@@ -223,7 +242,8 @@ func merge(known []revision, objects []object) []revision {
 	return history
 }
 
-// difference returns the changes that turn the records into the history.
+// difference returns the changes that turn the records (known) into the history: revisions to store
+// and numbers of revisions to delete.
 func difference(known, history []revision) (put []revision, forget []int64) {
 	has := map[int64]revision{}
 	for _, k := range known {
@@ -238,6 +258,7 @@ func difference(known, history []revision) (put []revision, forget []int64) {
 	return put, slices.Sorted(maps.Keys(has))
 }
 
+// find returns the object on the hub of the revision with the hash; nil if there is none.
 func find(objects []object, hash string) client.Object {
 	for _, o := range objects {
 		if o.hash == hash {

@@ -10,10 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// deleteOrphans deletes the history objects of a workload that was deleted with propagation Orphan.
-// The garbage collector leaves them on the hub without an owner, and nothing else would delete
-// them. waits is true if some of them still have their owner. The names come from the records:
-// without records the objects stay.
+// deleteOrphans deletes the history objects of a workload (r.gone) that was deleted with
+// propagation Orphan. The garbage collector leaves them on the hub without an owner, and nothing
+// else would delete them. An object with another owner stays. waits is true if some objects still
+// have the workload as owner: the caller must try again. The names come from the records: without
+// records the objects stay.
 func (k *keeper) deleteOrphans(ctx context.Context, r request) (waits bool, err error) {
 	recorded, err := k.records.Revisions(ctx, r.gone)
 	if err != nil {

@@ -46,6 +46,7 @@ import (
 )
 
 const (
+	// workers is the number of workloads that are reconciled at once.
 	workers = 4
 	// settle is how long changes of a workload are collected before it is reconciled.
 	settle = 100 * time.Millisecond
@@ -54,14 +55,14 @@ const (
 	lastRetry  = time.Minute
 )
 
-// Options are the packages that revision uses.
+// Options are the caches and the records that revision uses.
 type Options struct {
 	Bindings  *binding.Cache
 	Templates *template.Cache
 	Records   records.RevisionKeeper
 }
 
-// request is a workload to reconcile, or one that is no longer placed.
+// request names a workload to reconcile or, if gone is set, a workload that is no longer placed.
 type request struct {
 	binding.Template
 
@@ -69,7 +70,8 @@ type request struct {
 	orphaned bool      // the template was deleted with propagation Orphan
 }
 
-// keeper keeps the histories.
+// keeper keeps the histories of all placed workloads. It is the reconciler of the controller, whose
+// workers call it concurrently. live reads from the API server, without the cache.
 type keeper struct {
 	hub       client.Client
 	live      client.Reader
@@ -82,9 +84,12 @@ type keeper struct {
 	queue workqueue.TypedRateLimitingInterface[request] // nil until every cache is listed
 }
 
-// ownerIndex finds the objects of a history by the UID of the workload that controls them.
+// ownerIndex is the name of the field index that finds ReplicaSets and ControllerRevisions by the
+// UID of the workload that controls them.
 const ownerIndex = "metadata.ownerReferences.controller"
 
+// controllerUID is the function of ownerIndex: it returns the UID of the object's controller, or
+// nil if the object has no controller.
 func controllerUID(o client.Object) []string {
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 		return []string{string(owner.UID)}
@@ -92,7 +97,8 @@ func controllerUID(o client.Object) []string {
 	return nil
 }
 
-// Add adds the controller of histories to the manager.
+// Add adds the controller of histories to the manager, and subscribes it to the caches in o. It
+// must be called once, before the manager starts, and only on a hub without workload controllers.
 func Add(mgr ctrl.Manager, o Options) error {
 	k := &keeper{
 		hub: mgr.GetClient(), live: mgr.GetAPIReader(), bindings: o.Bindings, templates: o.Templates, records: o.Records,
@@ -125,7 +131,8 @@ func Add(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// ownerOf returns the workload to which an object of a history belongs; nil if there is none.
+// ownerOf returns a request for the workload that controls a ReplicaSet or ControllerRevision; nil
+// if the controller is no Deployment, StatefulSet or DaemonSet.
 func ownerOf(o any) *request {
 	object, ok := o.(client.Object)
 	if !ok {
@@ -142,8 +149,9 @@ func ownerOf(o any) *request {
 	return &request{Template: binding.Template{GroupKind: kind, Namespace: object.GetNamespace(), Name: owner.Name}}
 }
 
-// start starts the work once all objects on the hub are listed, so that nothing is written twice.
-// The controller calls start before its workers run.
+// start waits until all caches are listed, so that no object is written twice. Then it sets k.queue
+// and queues all placed workloads. The controller calls start before its workers run. The end of
+// ctx is an error.
 func (k *keeper) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), k.synced...) {
 		return ctx.Err()
@@ -157,7 +165,8 @@ func (k *keeper) start(ctx context.Context, queue workqueue.TypedRateLimitingInt
 	return nil
 }
 
-// enqueue queues a workload after settle. Before start, it does nothing.
+// enqueue queues a workload after the delay settle. It does nothing before start, and for kinds
+// without revisions.
 func (k *keeper) enqueue(r request) {
 	if !slices.Contains(kinds, r.GroupKind) {
 		return
@@ -169,6 +178,8 @@ func (k *keeper) enqueue(r request) {
 	}
 }
 
+// ownedChanged queues the workloads that controlled a history object before and after a change;
+// nil: none did.
 func (k *keeper) ownedChanged(before, after *request) {
 	for _, r := range []*request{before, after} {
 		if r != nil {
@@ -177,6 +188,8 @@ func (k *keeper) ownedChanged(before, after *request) {
 	}
 }
 
+// bindingChanged queues the workload of a new or deleted binding. It ignores other changes of a
+// binding.
 func (k *keeper) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	switch {
 	case before == nil:
@@ -189,6 +202,8 @@ func (k *keeper) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	}
 }
 
+// templateChanged queues the workload that an event names or, for an event without a name, all
+// placed workloads of its kind.
 func (k *keeper) templateChanged(e template.Event) {
 	if e.Name != "" {
 		k.enqueue(request{Template: binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name}})
@@ -201,7 +216,9 @@ func (k *keeper) templateChanged(e template.Event) {
 	}
 }
 
-// Reconcile updates the records and the hub's objects to the history of one workload.
+// Reconcile brings the records and the history objects on the hub up to date for one workload. For
+// a workload that is gone, it deletes the records, and the history objects if the workload was
+// orphaned. A workload that is not placed, is being deleted or is not in the cache is left alone.
 func (k *keeper) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	b, _ := k.bindings.Of(r.Template)
 	if r.gone != "" {
@@ -242,6 +259,9 @@ func (k *keeper) Reconcile(ctx context.Context, r request) (reconcile.Result, er
 	return reconcile.Result{}, nil
 }
 
+// keep brings the records and the history objects on the hub up to date for the workload t. If the
+// records cannot be read, keep returns the error. It then still writes the objects if the hub has
+// some already, or if Helm manages the workload and may wait for them.
 func (k *keeper) keep(ctx context.Context, t *unstructured.Unstructured) error {
 	w, err := read(t)
 	if err != nil {
@@ -266,7 +286,8 @@ func (k *keeper) keep(ctx context.Context, t *unstructured.Unstructured) error {
 	return cmp.Or(k.write(ctx, w, p), unread)
 }
 
-// objects returns the history of a workload on the hub.
+// objects returns the revisions of a workload that have an object on the hub, in no order, from the
+// cache.
 func (k *keeper) objects(ctx context.Context, w *workload) ([]object, error) {
 	var items []client.Object
 	owned := []client.ListOption{client.InNamespace(w.namespace), client.MatchingFields{ownerIndex: string(w.uid)}}
@@ -298,6 +319,7 @@ func (k *keeper) objects(ctx context.Context, w *workload) ([]object, error) {
 	return objects, nil
 }
 
+// known returns the revisions of a workload that are in the records.
 func (k *keeper) known(ctx context.Context, w *workload) ([]revision, error) {
 	list, err := k.records.Revisions(ctx, w.uid)
 	if err != nil {
@@ -314,6 +336,7 @@ func (k *keeper) known(ctx context.Context, w *workload) ([]revision, error) {
 	return known, nil
 }
 
+// record stores and deletes revisions in the records as the plan says.
 func (k *keeper) record(ctx context.Context, w *workload, p plan) error {
 	for _, r := range p.record {
 		item, err := r.record(w.uid)
@@ -333,7 +356,8 @@ func (k *keeper) record(ctx context.Context, w *workload, p plan) error {
 	return nil
 }
 
-// write applies the plan to the hub's objects.
+// write creates, updates and deletes the history objects on the hub as the plan says, and annotates
+// the Deployment. An object that is gone meanwhile is no error.
 func (k *keeper) write(ctx context.Context, w *workload, p plan) error {
 	for _, wanted := range p.write {
 		if err := k.put(ctx, w, wanted); err != nil {
@@ -364,7 +388,9 @@ func (k *keeper) write(ctx context.Context, w *workload, p plan) error {
 	return nil
 }
 
-// put writes one object and its status, where they differ from the wanted ones.
+// put creates or updates one history object, as wanted.action says, and then the status of a
+// ReplicaSet if it differs. If the cache is behind the hub, so that an object to create exists or
+// one to update is gone, put does nothing: an event follows.
 func (k *keeper) put(ctx context.Context, w *workload, wanted write) error {
 	o := wanted.object
 	var err error
@@ -398,10 +424,12 @@ func (k *keeper) put(ctx context.Context, w *workload, wanted write) error {
 	return nil
 }
 
+// errUnseen is the error of create for an object that this process created before.
 var errUnseen = errors.New("it exists, and the cache does not show it yet")
 
-// create creates an object of the history. An object of the name that belongs to the workload is an
-// earlier write: the error is errUnseen.
+// create creates a history object. If an object with the name exists, create reads it into o. If
+// the workload controls that object, this process created it before, and the error is errUnseen. An
+// object of another owner is an error for the user, who must delete it.
 func (k *keeper) create(ctx context.Context, w *workload, o client.Object) error {
 	err := k.hub.Create(ctx, o, client.FieldOwner(workv1alpha2.FieldManager))
 	if !apierrors.IsAlreadyExists(err) {

@@ -19,17 +19,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kinds are the kinds with revisions in Kubernetes.
+// kinds are the kinds for which Kubernetes keeps revisions.
 var kinds = []schema.GroupKind{
 	{Group: appsv1.GroupName, Kind: "Deployment"},
 	{Group: appsv1.GroupName, Kind: "StatefulSet"},
 	{Group: appsv1.GroupName, Kind: "DaemonSet"},
 }
 
-// defaultLimit is the default of Kubernetes.
+// defaultLimit is the default revisionHistoryLimit of Kubernetes.
 const defaultLimit = 10
 
-// workload is the part of a template that the history needs.
+// workload is the part of a Deployment, StatefulSet or DaemonSet that the history needs. owner is
+// the reference to it for history objects; helm is true if Helm manages it; limit is its
+// revisionHistoryLimit.
 type workload struct {
 	uid        types.UID
 	deployment *appsv1.Deployment // nil for other kinds
@@ -44,7 +46,8 @@ type workload struct {
 	limit       int
 }
 
-// read converts a Deployment, StatefulSet or DaemonSet.
+// read returns the workload of a Deployment, StatefulSet or DaemonSet on the hub. Other kinds, and
+// objects that do not decode, are an error.
 func read(o *unstructured.Unstructured) (*workload, error) {
 	w := &workload{
 		uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), limit: defaultLimit,
@@ -83,7 +86,8 @@ func read(o *unstructured.Unstructured) (*workload, error) {
 	return w, nil
 }
 
-// ofRevision returns a copy of the annotations that belong to a revision; nil if there are none.
+// ofRevision returns those annotations of a workload or ReplicaSet that belong to one revision, in
+// a new map; nil if there are none.
 func ofRevision(all map[string]string) map[string]string {
 	annotations := maps.Clone(all)
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return isHistorys(key) })
@@ -93,8 +97,9 @@ func ofRevision(all map[string]string) map[string]string {
 	return annotations
 }
 
-// object returns the wanted object of a revision on the hub, and the action that leads to it. The
-// argument is has the existing object, or nil.
+// object returns the object that a revision must have on the hub, and the action that makes it so.
+// The argument is has the existing object, nil for none, and is not changed. For the action keep,
+// is itself is the result.
 func (w *workload) object(r revision, is client.Object) (client.Object, action, error) {
 	switch is := is.(type) {
 	case *appsv1.ReplicaSet:
@@ -126,21 +131,23 @@ func (w *workload) object(r revision, is client.Object) (client.Object, action, 
 	return o, create, nil
 }
 
-// numbered returns the annotations of a ReplicaSet.
+// numbered returns the annotations for the ReplicaSet of a revision: those of the revision, and
+// deployment.kubernetes.io/revision with its number.
 func (w *workload) numbered(r revision) map[string]string {
 	annotations := map[string]string{numberAnnotation: strconv.FormatInt(r.number, 10)}
 	maps.Copy(annotations, r.annotations)
 	return annotations
 }
 
-// objectName returns the name of a revision's object.
+// objectName returns the name of a history object: the name of the workload, shortened if
+// necessary, "-" and the hash.
 func objectName(workload, hash string) string {
 	workload = workload[:min(len(workload), validation.DNS1123SubdomainMaxLength-len(hash)-1)]
 	return strings.TrimRight(workload, "-.") + "-" + hash
 }
 
-// metadata returns the metadata of a revision's object. kubectl finds the object by the labels of
-// the workload's pods.
+// metadata returns the metadata of a new history object of a revision. labels are those of the
+// workload's pods, by which kubectl finds the object. hashLabel is the label that gets the hash.
 func (w *workload) metadata(r revision, labels map[string]string, hashLabel string) metav1.ObjectMeta {
 	labels = maps.Clone(labels)
 	if labels == nil {
@@ -153,8 +160,8 @@ func (w *workload) metadata(r revision, labels map[string]string, hashLabel stri
 	}
 }
 
-// replicaSet returns a ReplicaSet with no replicas: nothing on the hub creates pods from it, and
-// nothing should.
+// replicaSet returns a new ReplicaSet for a revision of a Deployment. It has 0 replicas, because
+// nothing on the hub creates pods. A pod template that cannot be decoded is an error.
 func (w *workload) replicaSet(r revision) (*appsv1.ReplicaSet, error) {
 	var template corev1.PodTemplateSpec
 	if err := json.Unmarshal(r.template, &template); err != nil {
@@ -174,9 +181,11 @@ func (w *workload) replicaSet(r revision) (*appsv1.ReplicaSet, error) {
 	return rs, nil
 }
 
-// hashLabel is the label of Kubernetes on ControllerRevisions.
+// hashLabel is the label in which Kubernetes stores the hash of a ControllerRevision.
 const hashLabel = "controller.kubernetes.io/hash"
 
+// controllerRevision returns a new ControllerRevision for a revision of a StatefulSet or DaemonSet.
+// A pod template that cannot be decoded is an error.
 func (w *workload) controllerRevision(r revision) (*appsv1.ControllerRevision, error) {
 	var labelled struct {
 		Metadata struct {
@@ -211,13 +220,15 @@ func patchOf(template []byte) ([]byte, error) {
 	return patch, nil
 }
 
-// fromObject reverses object. An object from another writer has the number 0.
+// fromObject returns the revision that a ReplicaSet or a ControllerRevision of a workload stores. A
+// ReplicaSet without a valid number has the number 0. For an object without the label for the hash,
+// it computes the hash from the pod template. Data without a readable pod template is an error.
 func fromObject(o client.Object, workload types.UID) (object, error) {
 	r := revision{created: o.GetCreationTimestamp().Time}
 	var template *corev1.PodTemplateSpec
 	switch o := o.(type) {
 	case *appsv1.ReplicaSet:
-		// 0 if it is invalid.
+		// The number is 0 if the annotation is invalid.
 		r.number, _ = strconv.ParseInt(o.Annotations[numberAnnotation], 10, 64)
 		r.hash, r.annotations = o.Labels[appsv1.DefaultDeploymentUniqueLabelKey], ofRevision(o.Annotations)
 		template = &o.Spec.Template
@@ -243,10 +254,11 @@ func fromObject(o client.Object, workload types.UID) (object, error) {
 	return object{Object: o, revision: r}, nil
 }
 
-// status returns the status of a revision's ReplicaSet. Only the current one has replicas: those
-// that the Deployment's status counts as updated. They count as ready when every cluster is
-// available and runs no older template; the sum could hide a cluster without ready replicas. While
-// clusters have not observed the Deployment's generation, the earlier status stays.
+// status returns the status for the ReplicaSet of a revision. Only the ReplicaSet of the current
+// revision has replicas: those that the Deployment's status counts as updated. They count as ready
+// when every cluster is available and runs no older template; the sum could hide a cluster without
+// ready replicas. While clusters have not observed the Deployment's generation, the earlier status
+// stays.
 func (w *workload) status(rs *appsv1.ReplicaSet, current bool) appsv1.ReplicaSetStatus {
 	d := w.deployment
 	status := appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation}

@@ -20,8 +20,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestOnlyAPIServersListen holds that nobody reaches what the clusters store but through their API servers, which ask who it is:
-// nothing else listens on TCP, and only its owner can enter the directory of etcd's socket.
+// TestOnlyAPIServersListen: clients reach the data of the clusters only through the API
+// servers, which authenticate them. No other process listens on TCP, and only the owner can
+// enter the directory of etcd's socket.
 func TestOnlyAPIServersListen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "members")
 	c, err := sandbox.Prepare(sandbox.Options{Dir: dir, KubeBinary: testenv.KubeBinary(), Tier: sandbox.Simulated, GOGC: testenv.GOGC}, "oak")
@@ -73,7 +74,7 @@ func TestOnlyAPIServersListen(t *testing.T) {
 	}
 }
 
-// tcpPorts are those on which a process listens.
+// tcpPorts returns the ports on which a process listens, sorted.
 func tcpPorts(t *testing.T, pid int) []int {
 	t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

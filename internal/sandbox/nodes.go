@@ -12,8 +12,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// AddNodes creates nodes that KWOK simulates, with 8 cores, 32 GiB and 110 pods each. Existing
-// nodes stay.
+// AddNodes creates Nodes without machines, with 8 cores, 32 GiB and 110 pods each. They are named
+// NAME-1 to NAME-count, with the name of the cluster. A Node that exists already stays as it is and
+// counts.
+//
+// The API server of the cluster must run. KWOK makes the Nodes ready. In the tier APIOnly there is
+// no KWOK, so they never become ready.
 func (m *Cluster) AddNodes(ctx context.Context, count int) error {
 	cfg, err := m.Config()
 	if err != nil {

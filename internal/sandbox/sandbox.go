@@ -28,52 +28,56 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// Tier is the set of components of a cluster.
+// Tier says which components a cluster of this package has.
 type Tier int
 
 const (
-	// APIOnly is an API server. It stores objects, and nothing acts on them.
+	// APIOnly is an API server alone. It stores objects, and no controller acts on them.
 	APIOnly Tier = iota
-	// Simulated adds the controllers, the scheduler and KWOK. Pods become ready on nodes that
-	// do not exist, and each of their containers has a log of one line. No program runs in
-	// them: KWOK would run the commands of an exec on this machine, so it does not answer any.
+	// Simulated adds the controllers, the scheduler and KWOK, which simulates kubelets. Pods become
+	// ready on nodes that do not exist. Each container has a log of one line. No program runs in the
+	// containers. KWOK would run the commands of an exec on this machine, so it answers no exec.
 	Simulated
 )
 
-// Options of clusters.
+// Options for Prepare.
 type Options struct {
 	// Dir is the directory for all data of the clusters.
 	Dir string
-	// KubeBinary is the multicall binary of the Kubernetes components.
+	// KubeBinary is the path of the multicall binary of etcd, the Kubernetes components and KWOK.
 	KubeBinary string
 	Tier       Tier
-	// GOGC of each process. 0 means 50, which halves the memory of a mostly idle API server.
-	// With 400 it starts in two thirds of the time and takes 140 MiB more.
+	// GOGC is the environment variable of each process. 0 means 50, which halves the memory of a
+	// mostly idle API server. With 400 an API server starts in two thirds of the time and takes 140
+	// MiB more.
 	GOGC int
 }
 
+// frugalGOGC is the GOGC of processes if Options.GOGC is 0.
 const frugalGOGC = 50
 
-// Clusters is a set of clusters that share one etcd. All their data is in one directory. A
-// later run has the same credentials, and the same addresses unless other processes use their
-// ports. The ports are reserved until Close.
+// Clusters is a set of clusters on this machine that share one etcd. All their data are in one
+// directory. If Prepare is called again with that directory, the clusters have the same
+// credentials. They also have the same addresses, unless other processes use their ports. The ports
+// are reserved until Close.
 type Clusters struct {
 	options  Options
 	clusters []*Cluster
 }
 
-// Cluster is one cluster.
+// Cluster is one cluster of a Clusters.
 type Cluster struct {
 	// Name of the cluster.
 	Name string
-	dir  string
-	port *process.Port
+	dir  string        // of its files
+	port *process.Port // of the API server
 	// kubelets is the port at which KWOK serves the logs of containers; nil without KWOK.
 	kubelets *process.Port
 }
 
-// Prepare creates the keys, certificates and addresses of the named clusters in Options.Dir, or
-// loads those of an earlier run.
+// Prepare creates the keys, certificates and addresses of the named clusters in o.Dir, or loads
+// those of an earlier call. It reserves the ports of the clusters, which Close releases. It starts
+// no process: the caller runs Processes. After an error nothing is reserved.
 func Prepare(o Options, names ...string) (_ *Clusters, err error) {
 	if o.GOGC == 0 {
 		o.GOGC = frugalGOGC
@@ -112,7 +116,8 @@ func Prepare(o Options, names ...string) (_ *Clusters, err error) {
 	return m, nil
 }
 
-// Close releases the clusters' ports. Their processes must have ended.
+// Close releases the ports of the clusters, whose processes must have ended. It does not remove
+// files. After Close, List is empty.
 func (m *Clusters) Close() error {
 	var errs []error
 	for _, one := range m.clusters {
@@ -128,8 +133,9 @@ func (m *Clusters) Close() error {
 // loopback is the address at which the API servers listen.
 const loopback = "127.0.0.1"
 
-// keepPort reserves the port in the file. If there is none, or another process uses the port,
-// it reserves another one and writes it to the file.
+// keepPort reserves the port whose number is in the file at path. If the file is missing or
+// invalid, or the port is in use, it reserves another port and writes the number to the file. The
+// caller releases the port.
 func keepPort(path string) (*process.Port, error) {
 	if text, err := os.ReadFile(path); err == nil {
 		if number, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
@@ -151,14 +157,16 @@ func keepPort(path string) (*process.Port, error) {
 	return port, nil
 }
 
-// containerLog is the log of every container, in the format of container runtimes: time, stream, F
-// for a full line.
+// containerLog is the content of the log of every simulated container, in the format of container
+// runtimes: time, stream, F for a full line, text.
 const containerLog = "2026-01-01T00:00:00Z stdout F This container is simulated: no program runs in it.\n"
 
+// file returns the path of a file of the cluster.
 func (m *Cluster) file(name string) string { return filepath.Join(m.dir, name) }
 
-// prepare creates the files of the API server. It writes the kubeconfig last: if that exists,
-// all files do.
+// prepare creates the files of the API server: certificate, keys, token and kubeconfig. It writes
+// the kubeconfig last, so all files exist if the kubeconfig exists. In that case it only replaces
+// the address in the kubeconfig, if the port has changed.
 func (m *Cluster) prepare() error {
 	if old, err := clientcmd.LoadFromFile(m.file("kubeconfig")); err == nil && old.Clusters[m.Name] != nil {
 		if old.Clusters[m.Name].Server == m.url() {
@@ -210,15 +218,17 @@ func (m *Cluster) prepare() error {
 	return nil
 }
 
+// url returns the URL of the API server.
 func (m *Cluster) url() string {
 	return "https://" + net.JoinHostPort(loopback, strconv.Itoa(m.port.Number))
 }
 
-// Kubeconfig returns the path of an administrator's kubeconfig for the cluster.
+// Kubeconfig returns the path of an administrator's kubeconfig for the cluster. Prepare has
+// written the file.
 func (m *Cluster) Kubeconfig() string { return m.file("kubeconfig") }
 
-// Config returns a configuration of an administrator for the cluster, without client-side rate
-// limit.
+// Config returns a client configuration of an administrator for the cluster, without a client-side
+// rate limit.
 func (m *Cluster) Config() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", m.Kubeconfig())
 	if err != nil {
@@ -228,22 +238,24 @@ func (m *Cluster) Config() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// List returns the clusters.
+// List returns the clusters, in the order in which Prepare got their names.
 func (m *Clusters) List() []*Cluster { return m.clusters }
 
 // etcdSocket is the name of etcd's socket in its directory.
 const etcdSocket = "client.sock"
 
+// etcdDir returns the directory of the shared etcd.
 func (m *Clusters) etcdDir() string { return filepath.Join(m.options.Dir, "etcd") }
 
-// env returns the environment of each process. GOMEMLIMIT is not set: with a few large CRDs a
-// cluster needs more memory than an idle one, and at the limit a process only collects garbage.
+// env returns the environment variables of each process. GOMEMLIMIT is not set. With a few large
+// CRDs a cluster needs more memory than an idle one, and at the limit a process only collects
+// garbage.
 func (m *Clusters) env() map[string]string {
 	return map[string]string{"GOGC": strconv.Itoa(m.options.GOGC)}
 }
 
-// Processes returns the processes of the plan: a shared etcd, and the components of each
-// cluster. Their names begin with the name of the cluster.
+// Processes returns the processes that the caller must run, with package process: the shared etcd,
+// named members-etcd, and the components of each cluster, named CLUSTER-COMPONENT.
 func (m *Clusters) Processes() []process.Process {
 	const (
 		client = "unix://" + etcdSocket
@@ -273,9 +285,13 @@ func (m *Clusters) Processes() []process.Process {
 	return plan
 }
 
+// processes returns the processes of one cluster: the API server and, in the tier Simulated, the
+// other components, which start after it. etcd is the URL of the socket of etcd, relative to etcd's
+// directory.
 func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 	apiserver := m.Name + "-apiserver"
-	// Prefixes in etcd separate the clusters. No cluster may compact the shared etcd.
+	// Each cluster has its own prefix in the shared etcd. No API server may compact etcd, which does
+	// so itself.
 	plan := []process.Process{{
 		Name: apiserver, Dir: all.etcdDir(), // etcd's socket
 		Command: []string{
@@ -341,7 +357,8 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 	)
 }
 
-// unwanted returns the admission plugins that clusters of the tier disable.
+// unwanted returns the admission plugins that the API server disables in a tier, separated by
+// commas.
 func (m *Cluster) unwanted(t Tier) string {
 	plugins := []string{"StorageObjectInUseProtection", "PersistentVolumeClaimResize", "TaintNodesByCondition"}
 	if t == APIOnly {

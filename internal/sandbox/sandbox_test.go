@@ -40,7 +40,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("addresses changed from %v to %v", first, again)
 	}
 
-	// The same port twice, as an earlier version could draw it.
+	// Both clusters have the same port in their file, as an earlier version could choose it.
 	oak, err := os.ReadFile(filepath.Join(dir, "oak", "port"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "pine", "port"), oak, 0o600)
@@ -53,7 +53,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("addresses %v, want oak's as before and another for pine", apart)
 	}
 
-	// Somebody else has reserved oak's, and does not listen yet.
+	// Another process has reserved oak's port, and does not listen yet.
 	port, err := strconv.Atoi(string(oak))
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("addresses %v, want another for oak alone than in %v", moved, apart)
 	}
 
-	// Somebody who reserves nothing listens on pine's.
+	// A process without reservation listens on pine's port.
 	listener, err := net.Listen("tcp", strings.TrimPrefix(moved["pine"], "https://"))
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +79,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestPortsStayReserved: nobody gets the port of a cluster until its Close, whether its API server
-// runs or not.
+// TestPortsStayReserved: the port of a cluster stays reserved until Close, even if its API
+// server does not run.
 func TestPortsStayReserved(t *testing.T) {
 	dir := t.TempDir()
 	c, err := Prepare(Options{Dir: dir, KubeBinary: "kube"}, "oak")
@@ -103,7 +103,8 @@ func TestPortsStayReserved(t *testing.T) {
 	}
 }
 
-// TestGOGC: a demo's processes hold little memory, and those of whoever asks for it start sooner.
+// TestGOGC: the processes of a demo use little memory by default. Option GOGC exchanges memory
+// for a faster start.
 func TestGOGC(t *testing.T) {
 	for want, o := range map[string]Options{"50": {Tier: Simulated}, "400": {Tier: Simulated, GOGC: 400}} {
 		o.Dir, o.KubeBinary = t.TempDir(), "kube"
@@ -120,7 +121,8 @@ func TestGOGC(t *testing.T) {
 	}
 }
 
-// TestNoMemoryLimit keeps a limit away that a few large CRDs exceed: there is nothing but garbage collection then.
+// TestNoMemoryLimit: no process has a GOMEMLIMIT. A few large CRDs would exceed the limit, and
+// the process would only collect garbage.
 func TestNoMemoryLimit(t *testing.T) {
 	c, err := Prepare(Options{Dir: t.TempDir(), KubeBinary: "kube", Tier: Simulated}, "oak")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// started runs a simulated cluster, until the returned function ends its processes.
+// started runs a simulated cluster until the caller calls stop. It fails the test on any error.
 func started(t *testing.T, dir string) (c *kubernetes.Clientset, oak *sandbox.Cluster, stop func()) {
 	t.Helper()
 	must := func(err error) {
@@ -49,9 +49,9 @@ func started(t *testing.T, dir string) (c *kubernetes.Clientset, oak *sandbox.Cl
 	}
 }
 
-// TestNodesAreTakenOver: pods run on the nodes of a cluster that was started again, although the
-// leases of the nodes belong to the KWOK before. Their containers have a log, and the controllers
-// that users expect of a cluster are on.
+// TestNodesAreTakenOver: after a restart of a cluster, pods run on its nodes although the
+// nodes' leases belong to the previous KWOK process. The containers have a log, and the
+// controllers that users expect are enabled.
 func TestNodesAreTakenOver(t *testing.T) {
 	dir := t.TempDir()
 	ctx := t.Context()

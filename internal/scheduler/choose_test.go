@@ -61,10 +61,10 @@ func limited(p policyv1alpha1.Placement, fieldMinMax ...any) policyv1alpha1.Plac
 
 // at returns a cluster in a region and zones, written "region,zone+zone". Its provider is the
 // region's first letter, its label rack the last zone.
-func at(name, where string, room int64) *Cluster {
+func at(name, where string, capacity int64) *Cluster {
 	return with(name, func(c *Cluster) {
 		region, zones, _ := strings.Cut(where, ",")
-		c.Room, c.Region, c.Provider = roomy(room), region, where[:1]
+		c.FreeCapacity, c.Region, c.Provider = freeReplicas(capacity), region, where[:1]
 		if zones != "" {
 			c.Zones = strings.Split(zones, "+")
 			c.Labels["rack"] = c.Zones[len(c.Zones)-1]
@@ -73,7 +73,7 @@ func at(name, where string, room int64) *Cluster {
 }
 
 func silent(c *Cluster) *Cluster {
-	c.Reachable, c.Room = false, nil
+	c.Reachable, c.FreeCapacity = false, nil
 	return c
 }
 
@@ -116,7 +116,7 @@ func TestChoosing(t *testing.T) {
 		"UnknownGroup":     {clusters: abc, p: inGroups(everywhere, primary...), replicas: 1, previous: targets("b", 1), in: "gone", want: "a=1", group: "first"},
 		"SilentHoldsItsGroup": {
 			clusters: []*Cluster{silent(healthy("a")), free("b", 6)}, p: inGroups(byCapacity(), primary...),
-			replicas: 4, previous: targets("a", 3), in: "first", want: "a=3", group: "first", reason: insufficient, message: "how many have room in a is not known",
+			replicas: 4, previous: targets("a", 3), in: "first", want: "a=3", group: "first", reason: insufficient, message: "the free capacity of a is unknown",
 		},
 		"UnmeasuredHoldsItsGroup": {
 			clusters: []*Cluster{healthy("a"), free("b", 6)}, p: inGroups(aggregated(), primary...),
@@ -165,12 +165,12 @@ func TestChoosing(t *testing.T) {
 
 		"AtMostClusters":    {clusters: atlas, p: limited(byCapacity(), "cluster", 1, 2), replicas: 6, want: "n1=2 w1=4"},
 		"AtMostKeeps":       {clusters: atlas, p: limited(everywhere, "cluster", 1, 2), replicas: 1, previous: targets("n3", 1, "s2", 1), want: "n3=1 s2=1"},
-		"AtLeastClusters":   {clusters: atlas[:2], p: limited(everywhere, "cluster", 3, 0), replicas: 1, reason: unfit, message: "in 2 groups by cluster, and spreadConstraints ask for 3"},
+		"AtLeastClusters":   {clusters: atlas[:2], p: limited(everywhere, "cluster", 3, 0), replicas: 1, reason: unfit, message: "too few groups for spreadConstraints: 2 of 3 by cluster"},
 		"TooFewButPlaced":   {clusters: atlas[:2], p: limited(everywhere, "cluster", 3, 0), replicas: 2, previous: targets("n1", 1), want: "n1=2", reason: unfit, message: "n1 stays"},
 		"ByDefaultClusters": {clusters: atlas, p: policyv1alpha1.Placement{SpreadConstraints: []policyv1alpha1.SpreadConstraint{{MaxGroups: 1}}}, replicas: -1, previous: targets("s2", -1), want: "s2"},
 		"OneRegion":         {clusters: atlas, p: limited(everywhere, "region", 1, 1), replicas: 1, previous: targets("s1", 1), want: "s1=1 s2=1"},
 		"TwoRegions":        {clusters: atlas, p: limited(byCapacity(), "region", 2, 2, "cluster", 2, 2), replicas: 6, previous: targets("n1", 4), want: "n1=5 w1=1"},
-		"RegionsMissing":    {clusters: atlas[:3], p: limited(byCapacity(), "region", 2, 0), replicas: 2, reason: unfit, message: "1 groups by region"},
+		"RegionsMissing":    {clusters: atlas[:3], p: limited(byCapacity(), "region", 2, 0), replicas: 2, reason: unfit, message: "1 of 2 by region"},
 		"ZonesOfOneCluster": {clusters: []*Cluster{at("a", "north,x+y", 1), at("b", "north,x", 9)}, p: limited(byCapacity(), "zone", 2, 2, "cluster", 1, 1), replicas: 1, want: "a=1"},
 		"AtMostZones":       {clusters: atlas[:5], p: limited(everywhere, "zone", 2, 2), replicas: 1, previous: targets("n2", 1, "s1", 1), want: "n2=1 s1=1"},
 		"ByProvider":        {clusters: atlas, p: limited(byCapacity(), "provider", 3, 0, "cluster", 0, 3), replicas: 3, want: "n1=1 s1=1 w1=1"},
@@ -254,6 +254,122 @@ func TestWhyNotChosen(t *testing.T) {
 	}
 }
 
+// TestWhyNothingIsPlaced: if no choice meets the spread constraints, every cluster in which the
+// object is not has its reason, and the clusters in which it stays have none.
+func TestWhyNothingIsPlaced(t *testing.T) {
+	tainted := at("c", "north", 5)
+	tainted.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	clusters := []*Cluster{at("a", "north", 5), at("b", "north", 5), tainted, at("d", "north", 0)}
+	twoGroups := inGroups(equally(), group("one", []string{"a", "b"}), group("two", []string{"c", "d"}))
+	for name, tc := range map[string]struct {
+		p        policyv1alpha1.Placement
+		previous []workv1alpha2.TargetCluster
+		want     []string
+	}{
+		"New":        {p: equally(), want: []string{"Tainted c", "SpreadUnmet a,b,d"}},
+		"Stays":      {p: equally(), previous: targets("b", 4), want: []string{"Tainted c", "SpreadUnmet a,d"}},
+		"ByCapacity": {p: byCapacity(), want: []string{"Tainted c", "NoRoom d", "SpreadUnmet a,b"}},
+		"InGroups":   {p: twoGroups, want: []string{"Tainted c", "SpreadUnmet a,b", "SpreadUnmet d"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := schedule(clusters, Request{
+				UID: "u", Placement: Compile(limited(tc.p, "region", 2, 0)), Replicas: new(int32(4)), Previous: tc.previous, Shared: true,
+			})
+			if got.Reason != workv1alpha2.ReasonNoClusterFits || where(got.Clusters) != where(tc.previous) {
+				t.Fatalf("%s: %s, placed in %q", got.Reason, got.Message, where(got.Clusters))
+			}
+			var all []string
+			of := map[string]string{}
+			for _, v := range got.Verdicts.All() {
+				all = append(all, v.Reason+" "+strings.Join(v.Clusters, ","))
+				for _, c := range v.Clusters {
+					of[c] = v.Reason
+				}
+			}
+			if diff := gocmp.Diff(tc.want, all); diff != "" {
+				t.Errorf("verdicts (-want +got):\n%s", diff)
+			}
+			for _, c := range clusters {
+				one := ""
+				for _, v := range got.Verdicts.Of(c.Name) {
+					one += v.Reason
+				}
+				if one != of[c.Name] {
+					t.Errorf("the verdict of %s is %q, and of all %q", c.Name, one, of[c.Name])
+				}
+			}
+		})
+	}
+}
+
+// TestSpreadUnmet: the verdict names every spread constraint that is not met and no other one, for
+// each group of clusterAffinities.
+func TestSpreadUnmet(t *testing.T) {
+	const few, none = "the clusters that fit are in too few groups for spreadConstraints: ", "no choice among the clusters that fit meets all spreadConstraints: "
+	atlas := []*Cluster{at("a", "north,x", 9), at("b", "north,y", 5), at("c", "south,y", 4)}
+	everywhere := policyv1alpha1.Placement{}
+	twoGroups := inGroups(everywhere, group("one", []string{"a"}), group("two", []string{"b", "c"}))
+	for name, tc := range map[string]struct {
+		clusters []*Cluster
+		p        policyv1alpha1.Placement
+		previous []workv1alpha2.TargetCluster
+		in       string
+		want     map[string]string // the verdict of each cluster without the object
+	}{
+		"TooFew": {
+			clusters: atlas, p: limited(everywhere, "region", 3, 0),
+			want: map[string]string{"a,b,c": "SpreadUnmet: it matches, but " + few + "2 of 3 by region"},
+		},
+		"SeveralTooFew": {
+			clusters: atlas, p: limited(everywhere, "provider", 2, 2, "region", 3, 0, "cluster", 3, 0, "zone", 4, 0, "rack", 3, 3),
+			want: map[string]string{"a,b,c": "SpreadUnmet: it matches, but " + few + "2 of 3 by region, 2 of 4 by zone, 2 of 3 by label rack"},
+		},
+		"NotTogether": {
+			clusters: atlas, p: limited(everywhere, "region", 1, 0, "zone", 2, 0, "rack", 1, 1),
+			want: map[string]string{"a,b,c": "SpreadUnmet: it matches, but " + none + "by zone, label rack"},
+		},
+		"InGroups": {
+			clusters: atlas, p: limited(twoGroups, "region", 2, 0, "zone", 2, 0),
+			want: map[string]string{
+				"a":   "SpreadUnmet: it matches, but in one, a group of clusterAffinities, " + few + "1 of 2 by region, 1 of 2 by zone",
+				"b,c": "SpreadUnmet: it matches, but in two, a group of clusterAffinities, " + few + "1 of 2 by zone",
+			},
+		},
+		"GroupNotTried": {
+			clusters: []*Cluster{silent(healthy("a")), free("b", 6), free("c", 6)}, previous: targets("a", 3), in: "one",
+			p: limited(inGroups(byCapacity(), twoGroups.ClusterAffinities...), "cluster", 2, 0),
+			want: map[string]string{
+				"b,c": "OtherGroup: it matches, but the object does not leave its group of clusterAffinities while free capacity there is unknown",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := schedule(tc.clusters, Request{
+				UID: "u", Placement: Compile(tc.p), Replicas: new(int32(4)), Previous: tc.previous, Shared: tc.p.ReplicaScheduling != nil, Group: tc.in,
+			})
+			all, of := map[string]string{}, map[string]string{}
+			for _, v := range got.Verdicts.All() {
+				all[strings.Join(v.Clusters, ",")] = v.Reason + ": " + v.Message
+				for _, c := range v.Clusters {
+					of[c] = v.Reason + ": " + v.Message
+				}
+			}
+			if diff := gocmp.Diff(tc.want, all); diff != "" {
+				t.Errorf("verdicts (-want +got):\n%s", diff)
+			}
+			for _, c := range tc.clusters {
+				one := ""
+				for _, v := range got.Verdicts.Of(c.Name) {
+					one += v.Reason + ": " + v.Message
+				}
+				if one != of[c.Name] {
+					t.Errorf("the verdict of %s is %q, and of all %q", c.Name, one, of[c.Name])
+				}
+			}
+		})
+	}
+}
+
 func TestWorkloadAffinity(t *testing.T) {
 	fleet := []*Cluster{healthy("a"), healthy("b"), healthy("c")}
 	cases := map[string]struct {
@@ -299,20 +415,20 @@ func (d dice) cluster(i int) *Cluster {
 		for range d.IntN(3) {
 			c.Zones = append(c.Zones, fmt.Sprint("z", d.IntN(5)))
 		}
-		c.Room, c.Reachable = d.room(), d.IntN(8) > 0
+		c.FreeCapacity, c.Reachable = d.capacity(), d.IntN(8) > 0
 		if d.IntN(8) == 0 {
 			c.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 		}
 	})
 }
 
-// room returns the capacity of a cluster; sometimes nil, for unknown.
-func (d dice) room() Room {
+// capacity returns the capacity of a cluster; sometimes nil, for unknown.
+func (d dice) capacity() FreeCapacity {
 	n := d.IntN(30)
 	if n%10 == 9 {
 		return nil
 	}
-	return roomy(n)
+	return freeReplicas(n)
 }
 
 func (d dice) fleet() []*Cluster {
@@ -382,7 +498,7 @@ func (d dice) request() Request {
 
 // known returns the capacity of a cluster; 0 if it is unknown.
 func known(c *Cluster) int64 {
-	if n, measured := c.Room.(roomy); measured && c.Reachable {
+	if n, measured := c.FreeCapacity.(freeReplicas); measured && c.Reachable {
 		return int64(n)
 	}
 	return 0
@@ -397,9 +513,9 @@ func follow(clusters []*Cluster, r Request, got Result) ([]*Cluster, Request) {
 	next := slices.Clone(clusters)
 	for i, c := range next {
 		for _, t := range got.Clusters {
-			if n := current(t) - had[c.Name]; t.Name == c.Name && n != 0 && c.Room != nil && r.byRoom() {
+			if n := current(t) - had[c.Name]; t.Name == c.Name && n != 0 && c.FreeCapacity != nil && r.byCapacity() {
 				copied := *c
-				copied.Room = roomy(max(0, int64(c.Room.(roomy))-n))
+				copied.FreeCapacity = freeReplicas(max(0, int64(c.FreeCapacity.(freeReplicas))-n))
 				next[i] = &copied
 			}
 		}
@@ -498,13 +614,13 @@ func check(clusters []*Cluster, r *Request, got *Result, say func(string, ...any
 			say("%s is not of the group %q", c.Name, got.Group)
 		case !was && (!cluster.Reachable || r.untolerated(cluster) != nil || r.Apart.Has(c.Name) || len(r.Together) > 0 && !r.Together.Has(c.Name)):
 			say("%s takes nothing new", c.Name)
-		case !r.byRoom() && !was && p.ungrouped(cluster) != nil:
+		case !r.byCapacity() && !was && p.ungrouped(cluster) != nil:
 			say("%s is in no group of a constraint", c.Name)
-		case r.byRoom() && current(c) > max(previous[c.Name], 0) && current(c) > previous[c.Name]+known(cluster):
+		case r.byCapacity() && current(c) > max(previous[c.Name], 0) && current(c) > previous[c.Name]+known(cluster):
 			say("%s has no room for %d", c.Name, current(c))
 		}
 	}
-	if r.byRoom() && sum(r.Previous) <= int64(*r.Replicas) {
+	if r.byCapacity() && sum(r.Previous) <= int64(*r.Replicas) {
 		checkUnknown(clusters, r, got, say)
 	}
 	total := sum(got.Clusters)
@@ -554,7 +670,7 @@ func checkUnknown(clusters []*Cluster, r *Request, got *Result, say func(string,
 	}
 	for _, was := range r.Previous {
 		i := slices.IndexFunc(clusters, func(c *Cluster) bool { return c.Name == was.Name })
-		if i < 0 || current(was) == 0 || clusters[i].Reachable && clusters[i].Room != nil || p.terms[own].tier(clusters[i]) == noTier {
+		if i < 0 || current(was) == 0 || clusters[i].Reachable && clusters[i].FreeCapacity != nil || p.terms[own].tier(clusters[i]) == noTier {
 			continue
 		}
 		switch {
@@ -594,7 +710,7 @@ func TestSteady(t *testing.T) {
 		clusters, r = follow(clusters, r, before)
 		for i, c := range clusters {
 			copied := *c
-			copied.Room = d.room()
+			copied.FreeCapacity = d.capacity()
 			clusters[i] = &copied
 		}
 		if got := schedule(clusters, r); where(got.Clusters) != where(before.Clusters) {

@@ -45,14 +45,14 @@ func TestComponentsTogether(t *testing.T) {
 		"Overflows":          {clusters: fleet, p: inGroups(byCapacity(), group("dc", []string{"a"}, []string{"c"}, []string{"b"})), want: "c", reason: scheduled},
 		"NoRoom": {
 			clusters: full, p: one(everywhere), want: "", reason: insufficient,
-			message: "no cluster has room for all of its components together; nothing is left for head in b; nothing is left for workers in a, c",
+			message: "no cluster has free capacity for all of its components together; nothing is left for head in b; nothing is left for workers in a, c",
 		},
 		"NoRoomByCapacity": {
-			clusters: []*Cluster{free("a", 5), with("b", func(c *Cluster) { c.Room = crowded{} })}, p: byCapacity(), want: "", reason: insufficient,
-			message: "no cluster has room for all of its components together; nothing is left for workers in a; ResourceQuota shop/objects bounds how many fit in b",
+			clusters: []*Cluster{free("a", 5), with("b", func(c *Cluster) { c.FreeCapacity = existingOnly{} })}, p: byCapacity(), want: "", reason: insufficient,
+			message: "no cluster has free capacity for all of its components together; nothing is left for workers in a; ResourceQuota shop/objects limits how many fit in b",
 		},
-		"NoRoomKnown":   {clusters: []*Cluster{healthy("a")}, p: one(everywhere), want: "", reason: insufficient, message: "no cluster has room for all of its components together"},
-		"NotServed":     {clusters: []*Cluster{with("a", func(c *Cluster) { c.Room, c.APIs = roomy(9), serves(presence.Absent) })}, p: one(everywhere), want: "", reason: workv1alpha2.ReasonNoClusterFits},
+		"NoRoomKnown":   {clusters: []*Cluster{healthy("a")}, p: one(everywhere), want: "", reason: insufficient, message: "no cluster has free capacity for all of its components together"},
+		"NotServed":     {clusters: []*Cluster{with("a", func(c *Cluster) { c.FreeCapacity, c.APIs = freeReplicas(9), serves(presence.Absent) })}, p: one(everywhere), want: "", reason: workv1alpha2.ReasonNoClusterFits},
 		"OneOfTheThree": {clusters: fleet, p: one(everywhere), previous: targets("a", 0, "b", 0, "c", 0), want: "c", reason: scheduled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,23 +86,23 @@ func TestComponentsTogether(t *testing.T) {
 
 	got := schedule(full, Request{UID: "uid", Placement: Compile(one(everywhere)), Components: six})
 	want := []Verdict{
-		{Reason: ReasonNoRoom, Message: "it fits, and has no known room for all components together: nothing is left for head", Clusters: []string{"b"}},
-		{Reason: ReasonNoRoom, Message: "it fits, and has no known room for all components together: nothing is left for workers", Clusters: []string{"a", "c"}},
+		{Reason: ReasonNoRoom, Message: "it matches, but has no known free capacity for all components together: nothing is left for head", Clusters: []string{"b"}},
+		{Reason: ReasonNoRoom, Message: "it matches, but has no known free capacity for all components together: nothing is left for workers", Clusters: []string{"a", "c"}},
 	}
 	if diff := cmp.Diff(want, got.Verdicts.All()); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
 }
 
-// TestGroupsWithTheMostRoom: a constraint that admits few groups admits those with the most total
-// capacity. The first decision places as much as any choice of groups could.
-func TestGroupsWithTheMostRoom(t *testing.T) {
+// TestGroupsWithTheMostCapacity: a constraint that admits few groups admits those with the most
+// total capacity. The first decision places as much as any choice of groups could.
+func TestGroupsWithTheMostCapacity(t *testing.T) {
 	for seed := range uint64(4000) {
 		d := dice{rand.New(rand.NewPCG(seed, 5))}
 		var clusters []*Cluster
 		for i := range 1 + d.IntN(9) {
 			clusters = append(clusters, with(fmt.Sprint("c", i), func(c *Cluster) {
-				c.Room, c.Region, c.Provider = roomy(d.IntN(10)), fmt.Sprint("r", d.IntN(4)), fmt.Sprint("p", d.IntN(3))
+				c.FreeCapacity, c.Region, c.Provider = freeReplicas(d.IntN(10)), fmt.Sprint("r", d.IntN(4)), fmt.Sprint("p", d.IntN(3))
 			}))
 		}
 		p := []policyv1alpha1.Placement{byCapacity(), aggregated()}[d.IntN(2)]
@@ -114,15 +114,15 @@ func TestGroupsWithTheMostRoom(t *testing.T) {
 		r := Request{UID: "uid", Placement: Compile(p), Replicas: new(int32(1 + d.IntN(40))), Shared: true}
 		best := int64(0)
 		for chosen := range 1 << len(clusters) {
-			groups, in, room := map[string]bool{}, 0, int64(0)
+			groups, in, capacity := map[string]bool{}, 0, int64(0)
 			for i, c := range clusters {
 				if chosen&(1<<i) != 0 {
 					groups[r.Placement.limits[0].group(c)] = true
-					in, room = in+1, room+known(c)
+					in, capacity = in+1, capacity+known(c)
 				}
 			}
 			if len(groups) <= most && (len(r.Placement.limits) == 1 || in <= r.Placement.limits[1].max) {
-				best = max(best, room)
+				best = max(best, capacity)
 			}
 		}
 		if got := schedule(clusters, r); got.Reason == workv1alpha2.ReasonNoClusterFits {

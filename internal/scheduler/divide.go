@@ -12,35 +12,39 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// maxWeight keeps products of weights and replicas within 63 bits.
+// maxWeight is the maximum of a weight and of a capacity in the division of replicas. It keeps
+// products of weights and replicas within 63 bits.
 const maxWeight = 1 << 30
 
-// option is a cluster that passed the filters, as a candidate for replicas.
+// option is a cluster that passed the filters, so that the object may be placed in it and get
+// replicas.
 type option struct {
-	cluster *Cluster
-	at      int   // index in attempt.clusters
-	has     int64 // current replicas
-	room    int64 // free capacity, in replicas
-	lack    *lack // why the capacity is not larger; nil: the nodes are full
-	weight  int64 // by staticWeightList
-	tier    int8
-	placed  bool  // the object is in the cluster, perhaps with 0 replicas
-	keep    bool  // the object is in the cluster, and a decision that is not fresh keeps it there
-	blind   bool  // has replicas, and unknown free capacity
-	needed  bool  // without this cluster a spread constraint would not be met
-	rank    int32 // of its groups by total capacity; 0: the groups with the most, see rank
-	tie     uint64
+	cluster  *Cluster
+	at       int   // index in attempt.clusters
+	has      int64 // current replicas
+	capacity int64 // free capacity, in replicas
+	lack     *lack // why the capacity is not larger; nil: the nodes are full
+	weight   int64 // by staticWeightList
+	tier     int8
+	placed   bool  // the object is in the cluster, perhaps with 0 replicas
+	keep     bool  // the object is in the cluster, and a decision that is not fresh keeps it there
+	blind    bool  // has replicas, and unknown free capacity
+	needed   bool  // chosen to meet the minimums of the spread constraints; gets a replica first
+	rank     int32 // of its groups by total capacity; 0: the groups with the most, see rank
+	tie      uint64
 }
 
-// byRoom reports whether replicas are divided by free capacity.
-func (r *Request) byRoom() bool {
+// byCapacity reports whether the replicas of the object are divided by the free capacity of the
+// clusters.
+func (r *Request) byCapacity() bool {
 	return r.divided() && *r.Replicas > 0 && (r.Placement.ByCapacity() || r.Components != nil && r.Placement.OnceByCapacity())
 }
 
-// assign divides the replicas among the clusters that passed the filters.
+// assign divides the replicas among the clusters that passed the filters (a.options). It sets
+// targets or, if nothing can be placed, why. It also sets shortage, unspread and cramped.
 func (a *attempt) assign(r *Request) {
 	limited := len(r.Placement.limits) > 0
-	if a.cramped = r.byRoom(); !a.cramped {
+	if a.cramped = r.byCapacity(); !a.cramped {
 		a.choose(r, a.options)
 		return
 	}
@@ -48,7 +52,7 @@ func (a *attempt) assign(r *Request) {
 		o := &a.options[i]
 		// A cluster that does not answer keeps its replicas and gets no more.
 		if n, why, known := r.fits(o.cluster, o.placed); known && o.cluster.Reachable {
-			if o.room = min(max(n, 0), maxWeight); why != (lack{}) {
+			if o.capacity = min(max(n, 0), maxWeight); why != (lack{}) {
 				o.lack = new(why)
 			}
 		} else {
@@ -60,7 +64,7 @@ func (a *attempt) assign(r *Request) {
 		a.choose(r, a.options)
 		return
 	}
-	having := slices.DeleteFunc(slices.Clone(a.options), func(o option) bool { return o.has+o.room == 0 })
+	having := slices.DeleteFunc(slices.Clone(a.options), func(o option) bool { return o.has+o.capacity == 0 })
 	if len(having) == 0 {
 		a.targets, a.shortage = []workv1alpha2.TargetCluster{}, r.short(0)
 		return
@@ -72,8 +76,9 @@ func (a *attempt) assign(r *Request) {
 	if a.choose(r, having); a.shortage == "" {
 		return
 	}
-	// Constraints may keep the object in full clusters while other clusters have capacity. A
-	// cluster with unknown capacity does not count as full.
+	// Spread constraints may keep the object in full clusters while other clusters have capacity. So
+	// the choice is repeated as if no cluster kept the object. A cluster with unknown capacity does
+	// not count as full.
 	if a.blind() == "" {
 		steady := *a
 		for i := range loose {
@@ -83,8 +88,9 @@ func (a *attempt) assign(r *Request) {
 			*a = steady
 		}
 	}
-	// The same holds for clusters that were chosen for their groups and not for their capacity.
-	for range mostRounds {
+	// Clusters that were chosen for their groups may be full, too. So the choice is repeated with its
+	// own result as the current placement, as long as more replicas fit each time.
+	for range mostRepetitions {
 		if a.shortage == "" {
 			return
 		}
@@ -97,7 +103,7 @@ func (a *attempt) assign(r *Request) {
 	}
 }
 
-// running returns how many replicas stay where they are.
+// running returns the number of replicas in the clusters that keep the object.
 func running(options []option) (n int64) {
 	for i := range options {
 		if options[i].keep {
@@ -107,8 +113,9 @@ func running(options []option) (n int64) {
 	return n
 }
 
-// blind returns the name of a cluster that keeps replicas although its capacity is unknown; "" if
-// there is none. With such a cluster it is also unknown whether the remaining replicas fit.
+// blind returns the name of a cluster that keeps replicas although its free capacity is unknown; ""
+// if there is none. While there is such a cluster, it is also unknown whether the remaining
+// replicas fit.
 func (a *attempt) blind() string {
 	for i := range a.options {
 		if o := &a.options[i]; o.blind && (a.targets == nil || among(a.targets, o.cluster.Name)) {
@@ -118,7 +125,9 @@ func (a *attempt) blind() string {
 	return ""
 }
 
-// keep marks exactly the options in targets as kept, and clears needed.
+// keep sets the field keep of the options whose clusters are in targets, and clears it on all
+// others. The field needed is cleared on all options. The targets must be sorted by name. The next
+// choice then starts from targets as the current placement.
 func keep(options []option, targets []workv1alpha2.TargetCluster) {
 	for i := range options {
 		o := &options[i]
@@ -126,7 +135,7 @@ func keep(options []option, targets []workv1alpha2.TargetCluster) {
 	}
 }
 
-// among reports whether a cluster is one of the targets. The targets must be sorted by name.
+// among reports whether a cluster is one of the targets, which must be sorted by name.
 func among(targets []workv1alpha2.TargetCluster, cluster string) bool {
 	_, found := slices.BinarySearchFunc(targets, cluster, func(t workv1alpha2.TargetCluster, name string) int {
 		return strings.Compare(t.Name, name)
@@ -134,6 +143,7 @@ func among(targets []workv1alpha2.TargetCluster, cluster string) bool {
 	return found
 }
 
+// total returns the sum of the replicas of the targets.
 func total(targets []workv1alpha2.TargetCluster) (sum int64) {
 	for _, t := range targets {
 		sum += current(t)
@@ -141,11 +151,13 @@ func total(targets []workv1alpha2.TargetCluster) (sum int64) {
 	return sum
 }
 
-// mostRounds limits how often a choice is repeated with its own result as the current placement.
-// The result no longer changes after three rounds.
-const mostRounds = 4
+// mostRepetitions limits how often a choice is repeated with its own result as the current
+// placement. The result no longer changes after three repetitions.
+const mostRepetitions = 4
 
-// choose selects options by the spread constraints and divides the replicas among them.
+// choose selects options by the spread constraints and divides the replicas among the selected
+// ones. It sets targets, shortage, why and unspread, and changes the order of options and their
+// fields keep and needed.
 func (a *attempt) choose(r *Request, options []option) {
 	a.targets, a.shortage, a.why, a.unspread = nil, "", "", nil
 	limits := r.Placement.limits
@@ -157,7 +169,7 @@ func (a *attempt) choose(r *Request, options []option) {
 		options[i].tie = tie(r.UID, options[i].cluster.Name)
 	}
 	byWeight := r.divided() && *r.Replicas > 0 && !a.cramped
-	for range mostRounds {
+	for range mostRepetitions {
 		slices.SortFunc(options, func(x, y option) int { return r.prefer(&x, &y) })
 		chosen, why := spread(limits, options)
 		if why != "" {
@@ -185,10 +197,12 @@ func (a *attempt) choose(r *Request, options []option) {
 	}
 }
 
+// same reports whether two targets have the same cluster and number of replicas.
 func same(a, b workv1alpha2.TargetCluster) bool { return a.Name == b.Name && current(a) == current(b) }
 
-// prefer orders options: first kept ones, then those of the groups with the most total capacity,
-// then those with the most capacity or weight.
+// prefer compares two options for slices.SortFunc, and is negative if a comes first. Options that
+// keep the object come first, then those with the lower tier, then those whose groups have more
+// total capacity. Then the greater worth decides: the weight or the capacity.
 func (r *Request) prefer(a, b *option) int {
 	if a.keep != b.keep {
 		if a.keep {
@@ -199,20 +213,23 @@ func (r *Request) prefer(a, b *option) int {
 	return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.rank, b.rank), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
 }
 
-// worth returns the value of an option in prefer: its weight, its replicas, or its capacity.
+// worth returns the number by which prefer compares options. It is the weight or, if replicas are
+// divided by capacity, the replicas that the cluster has and, unless it keeps the object, its free
+// capacity.
 func (r *Request) worth(o *option) int64 {
 	switch {
-	case !r.byRoom():
+	case !r.byCapacity():
 		return o.weight
 	case o.keep:
 		return o.has
 	default:
-		return o.has + o.room
+		return o.has + o.capacity
 	}
 }
 
-// share divides the replicas among the options. shortage is a message for users if fewer replicas
-// than requested are placed; else "".
+// share divides the object's replicas among the options, and returns a target for each option that
+// gets the object, in the order of the options. If fewer replicas than requested are placed,
+// shortage is a message for users; else "".
 func (r *Request) share(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
 	name := func(i int) string { return options[i].cluster.Name }
 	switch {
@@ -221,8 +238,8 @@ func (r *Request) share(options []option) (targets []workv1alpha2.TargetCluster,
 	case *r.Replicas <= 0:
 		// Nothing is divided. The object stays in its clusters with 0 replicas.
 		return every(len(options), name, new(int32(0))), ""
-	case r.byRoom():
-		return r.shareByRoom(options)
+	case r.byCapacity():
+		return r.shareByCapacity(options)
 	}
 	candidates := make([]candidate, len(options))
 	for i := range options {
@@ -235,7 +252,8 @@ func (r *Request) share(options []option) (targets []workv1alpha2.TargetCluster,
 	return share(r.UID, candidates, *r.Replicas), ""
 }
 
-// every gives each of n clusters the same number of replicas; nil: none is set.
+// every returns targets for n clusters with the same number of replicas each; with nil the targets
+// have no number. name returns the name of cluster i.
 func every(n int, name func(i int) string, replicas *int32) []workv1alpha2.TargetCluster {
 	targets := make([]workv1alpha2.TargetCluster, n)
 	for i := range targets {
@@ -247,36 +265,36 @@ func every(n int, name func(i int) string, replicas *int32) []workv1alpha2.Targe
 	return targets
 }
 
-// shareByRoom divides replicas by free capacity and moves as few as possible. Replicas that run and
-// still fit stay. If the object grows, only the new replicas are placed. If it shrinks, each
+// shareByCapacity divides replicas by free capacity and moves as few as possible. Replicas that run
+// and still fit stay. If the object grows, only the new replicas are placed. If it shrinks, each
 // cluster loses in proportion to its replicas; with Aggregated, the clusters with the fewest lose
-// all of theirs first. Tiers of a group are filled in order and emptied in reverse order. If fewer
-// replicas fit than requested, that many are placed. Replicas in a cluster with unknown capacity
-// stay, even if the decision is fresh.
-func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
-	has, room := make([]candidate, len(options)), make([]candidate, len(options))
+// all of theirs first. Lower tiers are filled first and emptied last. If not all replicas fit, as
+// many as fit are placed, and shortage is a message for users. Replicas in a cluster with unknown
+// capacity stay, even if the decision is fresh.
+func (r *Request) shareByCapacity(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
+	has, capacity := make([]candidate, len(options)), make([]candidate, len(options))
 	var running, free int64
 	last := int8(0)
 	for i := range options {
 		o := &options[i]
 		has[i] = candidate{i: i, name: o.cluster.Name, weight: o.has}
-		room[i] = candidate{i: i, name: o.cluster.Name, weight: o.room}
+		capacity[i] = candidate{i: i, name: o.cluster.Name, weight: o.capacity}
 		if r.Fresh && !o.blind {
 			// For a fresh decision, the capacity of the running replicas counts as free.
-			has[i].weight, room[i].weight = 0, min(o.room+o.has, maxWeight)
+			has[i].weight, capacity[i].weight = 0, min(o.capacity+o.has, maxWeight)
 		}
-		running, free, last = running+has[i].weight, free+room[i].weight, max(last, o.tier)
+		running, free, last = running+has[i].weight, free+capacity[i].weight, max(last, o.tier)
 	}
 	wanted := int64(*r.Replicas)
 	grow := min(wanted-running, free)
 	for tier := int8(0); tier <= last && grow > 0; tier++ {
-		grow -= r.grow(options, has, room, tier, grow)
+		grow -= r.grow(options, has, capacity, tier, grow)
 	}
 	shrink := running - wanted
 	for tier := last; tier >= 0 && shrink > 0; tier-- {
-		shrink -= r.shrink(options, has, room, tier, shrink)
+		shrink -= r.shrink(options, has, capacity, tier, shrink)
 	}
-	give(options, has, room)
+	give(options, has, capacity)
 	placed := min(wanted, running+free)
 	if placed < wanted {
 		shortage = r.short(placed)
@@ -290,21 +308,23 @@ func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCl
 	return targets, shortage
 }
 
-// short returns the message that fewer replicas than requested are placed.
+// short returns the message for users that only placed replicas, fewer than requested, are placed.
 func (r *Request) short(placed int64) string {
 	if r.Components != nil {
-		return "no cluster has room for all of its components together"
+		return "no cluster has free capacity for all of its components together"
 	}
 	return fmt.Sprintf("%d of %d replicas are placed, and no more fit", placed, *r.Replicas)
 }
 
-// grow adds at most n replicas to the clusters of a tier and returns how many it added.
-func (r *Request) grow(options []option, has, room []candidate, tier int8, n int64) int64 {
+// grow adds at most n replicas to the clusters of a tier, and returns how many it added. In has and
+// capacity, which have the replicas and the free capacity of each option as weights, it moves them
+// from capacity to has.
+func (r *Request) grow(options []option, has, capacity []candidate, tier int8, n int64) int64 {
 	var here []candidate
 	var free int64
 	for i := range options {
-		if options[i].tier == tier && room[i].weight > 0 {
-			here, free = append(here, room[i]), free+room[i].weight
+		if options[i].tier == tier && capacity[i].weight > 0 {
+			here, free = append(here, capacity[i]), free+capacity[i].weight
 		}
 	}
 	n = min(n, free)
@@ -313,19 +333,21 @@ func (r *Request) grow(options []option, has, room []candidate, tier int8, n int
 	}
 	for _, c := range seat(r.UID, here, int32(n)) { //nolint:gosec // at most *r.Replicas
 		has[c.i].weight += c.seats
-		room[c.i].weight -= c.seats
+		capacity[c.i].weight -= c.seats
 	}
 	return n
 }
 
-// shrink removes at most n replicas from the clusters of a tier and returns how many it removed.
-func (r *Request) shrink(options []option, has, room []candidate, tier int8, n int64) int64 {
+// shrink removes at most n replicas from the clusters of a tier, and returns how many it removed.
+// In has and capacity, which have the replicas and the free capacity of each option as weights, it
+// moves them from has to capacity.
+func (r *Request) shrink(options []option, has, capacity []candidate, tier int8, n int64) int64 {
 	var here []candidate
 	var held int64
 	for i := range options {
 		if options[i].tier == tier && has[i].weight > 0 {
 			here, held = append(here, has[i]), held+has[i].weight
-			room[i].weight, has[i].weight = room[i].weight+has[i].weight, 0
+			capacity[i].weight, has[i].weight = capacity[i].weight+has[i].weight, 0
 		}
 	}
 	n = min(n, held)
@@ -334,13 +356,14 @@ func (r *Request) shrink(options []option, has, room []candidate, tier int8, n i
 	}
 	for _, c := range seat(r.UID, here, int32(held-n)) { //nolint:gosec // at most *r.Replicas, or what is left of more tiers
 		has[c.i].weight = c.seats
-		room[c.i].weight -= c.seats
+		capacity[c.i].weight -= c.seats
 	}
 	return n
 }
 
-// narrow returns the fewest candidates that hold n together: first those for which comesFirst is
-// true, then those with the greatest weight.
+// narrow returns the fewest candidates whose weights add up to n: first those for which comesFirst
+// is true, then those with the greatest weight. If all together have less than n, it returns all.
+// It reorders candidates.
 func (r *Request) narrow(candidates []candidate, n int64, comesFirst func(*candidate) bool) []candidate {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		if x, y := comesFirst(&a), comesFirst(&b); x != y {
@@ -360,11 +383,13 @@ func (r *Request) narrow(candidates []candidate, n int64, comesFirst func(*candi
 	return candidates
 }
 
-// give moves one replica to each cluster that the spread constraints need and that has none. The
-// replica comes from the last tier, and there from the cluster that has the most.
-func give(options []option, has, room []candidate) {
+// give moves one replica to each cluster that is needed for the minimum of a spread constraint and
+// has no replica. The replica comes from the last tier in which a cluster can lose one, and there
+// from the cluster with the most replicas. has and capacity have the replicas and the free capacity
+// of each option as weights.
+func give(options []option, has, capacity []candidate) {
 	for i := range options {
-		if !options[i].needed || has[i].weight > 0 || room[i].weight <= 0 {
+		if !options[i].needed || has[i].weight > 0 || capacity[i].weight <= 0 {
 			continue
 		}
 		giver := -1
@@ -384,7 +409,8 @@ func give(options []option, has, room []candidate) {
 	}
 }
 
-// candidate is a cluster in the division of replicas.
+// candidate is a cluster in the division of replicas by weight. Callers set the weight to a static
+// weight, a free capacity or a number of replicas.
 type candidate struct {
 	i      int // index in the options
 	name   string
@@ -393,8 +419,9 @@ type candidate struct {
 	tie    uint64
 }
 
-// share divides n replicas among the candidates by weight. Candidates without a replica are left
-// out. If no candidate has a weight, the result is empty.
+// share divides n replicas among the candidates in proportion to their weights, and returns the
+// targets sorted by name. Candidates that get no replica are left out. If no candidate has a
+// weight, the result is empty.
 func share(uid types.UID, candidates []candidate, n int32) []workv1alpha2.TargetCluster {
 	seated := seat(uid, candidates, n)
 	targets := make([]workv1alpha2.TargetCluster, 0, min(len(seated), int(n)))
@@ -408,7 +435,9 @@ func share(uid types.UID, candidates []candidate, n int32) []workv1alpha2.Target
 }
 
 // seat divides n replicas by Webster's method: one after another, each to the candidate with the
-// greatest weight/(2·seats+1).
+// greatest weight/(2·seats+1). It returns copies of the candidates, in no order, with the number of
+// replicas in seats. Candidates without a weight are left out. The seats that a candidate has at
+// the call are guaranteed. uid is that of the object and breaks ties.
 func seat(uid types.UID, candidates []candidate, n int32) []candidate {
 	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return c.weight <= 0 })
 	var sum int64
@@ -445,14 +474,15 @@ func seat(uid types.UID, candidates []candidate, n int32) []candidate {
 	return q
 }
 
-// tie returns the FNV-1a hash of an object's UID and a cluster's name.
+// tie returns the FNV-1a hash of an object's UID and a cluster's name. It decides the order of
+// clusters that are otherwise equal, so that not all objects prefer the same cluster.
 func tie(uid types.UID, name string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
 	for i := range len(uid) {
 		h = (h ^ uint64(uid[i])) * prime
 	}
-	h *= prime // a zero byte between the two
+	h *= prime // stands for a zero byte between UID and name
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * prime
 	}
@@ -464,6 +494,8 @@ type queue []candidate
 
 func (q *queue) Len() int      { return len(*q) }
 func (q *queue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
+
+// Less implements heap.Interface: the candidate with the greater weight/(2·seats+1) comes first.
 func (q *queue) Less(i, j int) bool {
 	a, b := &(*q)[i], &(*q)[j]
 	if x, y := a.weight*(2*b.seats+1), b.weight*(2*a.seats+1); x != y {

@@ -26,12 +26,13 @@ const (
 	ReasonAntiAffinity   = "AntiAffinity"   // another object of the anti-affinity group is there
 	ReasonUnknownCluster = "UnknownCluster" // no cluster has the name
 	ReasonSpread         = "Spread"         // fits, but the spread constraints admit no more
+	ReasonSpreadUnmet    = "SpreadUnmet"    // fits, but no choice meets the spread constraints
 	ReasonNoRoom         = "NoRoom"         // fits, but has no capacity for a replica
 	ReasonNoReplicas     = "NoReplicas"     // fits, and got no replica
 	ReasonStaysFenced    = "StaysFenced"    // Fenced now; what was placed before stays
 )
 
-// rejections is a bit set with one bit for each filter that rejects a cluster.
+// rejections is a set of filters that reject a cluster: bit i stands for filters[i].
 type rejections uint16
 
 // The filters, in the order in which verdicts list them.
@@ -53,9 +54,9 @@ const (
 	apart
 )
 
-// filters decide whether a cluster is rejected. An object that is in the cluster already stays
-// unless the cluster leaves or the policy no longer selects it. rejects allocates nothing; message
-// is called only when a message is needed.
+// filters decide whether a cluster is rejected; each has the reason and the message of its verdict.
+// An object that is in the cluster already stays unless the cluster leaves or the policy no longer
+// selects it. rejects allocates nothing; message is called only when a message is needed.
 var filters = [...]struct {
 	reason  string
 	rejects func(r *Request, c *Cluster, f facts) bool
@@ -90,7 +91,7 @@ var filters = [...]struct {
 		reason:  ReasonOtherGroup,
 		rejects: func(_ *Request, _ *Cluster, f facts) bool { return f.selected && f.tier == noTier },
 		message: func(r *Request, _ *Cluster) string {
-			return "it is not of " + r.Placement.terms[r.term].name + ", the group of clusterAffinities that was taken"
+			return "it is not in " + r.Placement.terms[r.term].name + ", the group of clusterAffinities that was chosen"
 		},
 	},
 	weightsRead: {
@@ -148,7 +149,7 @@ var filters = [...]struct {
 		rejects: func(r *Request, c *Cluster, f facts) bool {
 			return !f.placed && c.Reachable && c.Serves(r.Kind) == presence.Unknown
 		},
-		message: func(*Request, *Cluster) string { return "whether it serves the kind is not known" },
+		message: func(*Request, *Cluster) string { return "it is unknown whether it serves the kind" },
 	},
 	together: {
 		reason: ReasonAffinityGroup,
@@ -166,7 +167,8 @@ var filters = [...]struct {
 	},
 }
 
-// judge returns the filters that reject the cluster.
+// judge returns the filters that reject the cluster; 0 if it passes all. f are the facts about the
+// cluster and the object.
 func (r *Request) judge(c *Cluster, f facts) rejections {
 	var all rejections
 	for i := range filters {
@@ -177,11 +179,12 @@ func (r *Request) judge(c *Cluster, f facts) rejections {
 	return all
 }
 
-// grouped reports whether the policy uses clusterAffinities.
+// grouped reports whether the policy uses clusterAffinities, which are groups with names, and not
+// clusterAffinity.
 func (p *Placement) grouped() bool { return len(p.terms) > 0 && p.terms[0].name != "" }
 
-// ungrouped returns the first spread constraint whose field or label the cluster lacks; nil if
-// there is none.
+// ungrouped returns the first spread constraint that puts the cluster in no group, because the
+// cluster lacks the field or label; nil if there is none.
 func (p *Placement) ungrouped(c *Cluster) *limit {
 	for i := range p.limits {
 		if !p.limits[i].has(c) {
@@ -191,7 +194,8 @@ func (p *Placement) ungrouped(c *Cluster) *limit {
 	return nil
 }
 
-// Fence decides which clusters the namespace of an object may use. It is immutable and comparable.
+// Fence decides which clusters the namespace of an object may use, by the hub's ClusterAccess
+// objects. It is immutable and comparable.
 type Fence interface {
 	// Allows reports whether objects of the namespace may be placed in the cluster. Tolerates
 	// reports whether policies of the namespace may tolerate a taint of the cluster. Both allocate
@@ -204,10 +208,12 @@ type Fence interface {
 	Ungranted() string
 }
 
-// closed reports whether the object's namespace may not use the cluster.
+// closed reports whether the object's namespace may not use the cluster. It is false if the request
+// has no fence.
 func (r *Request) closed(c *Cluster) bool { return r.Fence != nil && !r.Fence.Allows(c) }
 
-// untolerated returns the first taint of the cluster that rejects new objects; nil if there is
+// untolerated returns the first taint of the cluster that keeps new objects out: its effect is
+// NoSchedule or NoExecute, and the policy does not or may not tolerate it. It is nil if there is
 // none.
 func (r *Request) untolerated(c *Cluster) *corev1.Taint {
 	for i := range c.Taints {
@@ -222,18 +228,20 @@ func (r *Request) untolerated(c *Cluster) *corev1.Taint {
 	return nil
 }
 
-// alike reports whether the same taint keeps new objects out of both clusters. Each must have such
-// a taint.
+// alike reports whether the taints that keep new objects out of clusters a and b are equal, so that
+// both have the same verdict. Each cluster must have such a taint.
 func (r *Request) alike(a, b *Cluster) bool {
 	x, y := r.untolerated(a), r.untolerated(b)
 	return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
 }
 
+// tolerates reports whether a toleration of the policy matches the taint.
 func (p *Placement) tolerates(t *corev1.Taint) bool {
 	return slices.ContainsFunc(p.tolerations, func(toleration corev1.Toleration) bool { return Tolerates(toleration, t) })
 }
 
-// Tolerates reports whether the toleration matches the taint, as Kubernetes matches them.
+// Tolerates reports whether the toleration matches the taint, as Kubernetes matches them. It
+// ignores TolerationSeconds. Operators other than Exists, Equal and "" match nothing.
 func Tolerates(toleration corev1.Toleration, t *corev1.Taint) bool {
 	return (toleration.Effect == "" || toleration.Effect == t.Effect) &&
 		(toleration.Key == "" || toleration.Key == t.Key) &&

@@ -30,18 +30,22 @@ type Placement struct {
 	memo *memo
 }
 
-// term is one group of clusters. An object is placed in one term only.
+// term is one group of clusters that a policy selects: the clusterAffinity, or one of the
+// clusterAffinities. tiers are the affinity of the group and its overflowAffinities. An object is
+// placed in one term only.
 type term struct {
 	name  string // "" for the single group of a clusterAffinity
 	tiers []*policy.Affinity
 }
 
+// weight is an entry of the static weight list.
 type weight struct {
 	affinity *policy.Affinity
 	weight   int64
 }
 
-// Compile compiles a placement. It returns no error: verdicts report the invalid parts.
+// Compile compiles the placement of a policy. It returns no error: the verdicts of decisions report
+// the invalid parts. p must not be changed afterwards.
 func Compile(p policyv1alpha1.Placement) *Placement {
 	c := &Placement{tolerations: p.ClusterTolerations, memo: &memo{}}
 	if c.terms, c.wrongAffinity = compileTerms(p); c.wrongAffinity == nil {
@@ -73,6 +77,7 @@ func Compile(p policyv1alpha1.Placement) *Placement {
 	return c
 }
 
+// compileTerms compiles the affinities to terms, in order. The error names the invalid field.
 func compileTerms(p policyv1alpha1.Placement) ([]term, error) {
 	if len(p.ClusterAffinities) == 0 {
 		a, err := policy.CompileAffinity(p.ClusterAffinity)
@@ -101,7 +106,7 @@ func compileTerms(p policyv1alpha1.Placement) ([]term, error) {
 	return terms, nil
 }
 
-// namedBy returns the names of clusters that the affinities list and do not exclude, sorted.
+// namedBy returns, sorted, the cluster names that the affinities list and do not exclude.
 func namedBy(p policyv1alpha1.Placement, terms []term) []string {
 	var names []string
 	add := func(affinity *policyv1alpha1.ClusterAffinity, read *policy.Affinity) {
@@ -128,49 +133,57 @@ func namedBy(p policyv1alpha1.Placement, terms []term) []string {
 	return slices.Compact(names)
 }
 
-// Trusted returns a copy of the placement for a policy that an administrator wrote: a Fence does
-// not restrict its tolerations.
+// Trusted returns a copy of the placement for a policy that an administrator wrote, a
+// ClusterPropagationPolicy: a Fence does not restrict its tolerations.
 func (p *Placement) Trusted() *Placement {
 	trusted := *p
 	trusted.trusted = true
 	return &trusted
 }
 
-// Divided reports whether the replicas are divided among the clusters.
+// Divided reports whether the policy divides the replicas of an object among its clusters.
 func (p *Placement) Divided() bool { return p.divided }
 
-// ByCapacity reports whether replicas are divided by free capacity.
+// ByCapacity reports whether replicas are divided by free capacity: with dynamic weights, or
+// Aggregated.
 func (p *Placement) ByCapacity() bool { return p.dynamic || p.aggregated }
 
-// Once reports whether an object with several components is placed in one cluster only. Components
-// are not divided, so several clusters would each run all of them.
+// Once reports whether an object with several components is placed in one cluster only: the
+// placement divides replicas, or a spread constraint allows one cluster. Components are not
+// divided, so several clusters would each run all of them.
 func (p *Placement) Once() bool { return p.divided || p.single() }
 
-// OnceByCapacity reports whether such an object is placed in a cluster with capacity for all its
-// components together.
+// OnceByCapacity reports whether an object with several components that is placed in one cluster
+// gets a cluster with free capacity for all its components together. It has a meaning only if Once
+// is true.
 func (p *Placement) OnceByCapacity() bool { return p.ByCapacity() || p.single() && p.weights == nil }
 
-// single reports whether a spread constraint limits an object to one cluster.
+// single reports whether a spread constraint by cluster has the maximum 1, so that an object is
+// placed in one cluster.
 func (p *Placement) single() bool {
 	return slices.ContainsFunc(p.limits, func(l limit) bool { return l.field == policyv1alpha1.SpreadByCluster && l.max == 1 })
 }
 
-// Chooses reports whether clusters are chosen among those that pass the filters.
+// Chooses reports whether the object may be placed in only some of the clusters that pass the
+// filters, because the placement has several groups of clusterAffinities or spread constraints.
 func (p *Placement) Chooses() bool { return len(p.terms) > 1 || len(p.limits) > 0 }
 
-// Selects reports whether an affinity selects the cluster; with clusterAffinities, any group's.
+// Selects reports whether an affinity of the placement selects the cluster; with clusterAffinities,
+// the affinity of any group. It is false for an invalid affinity.
 func (p *Placement) Selects(c *Cluster) bool {
 	return slices.ContainsFunc(p.terms, func(t term) bool { return t.tier(c) != noTier })
 }
 
+// matches reports whether an affinity selects the cluster.
 func matches(a *policy.Affinity, c *Cluster) bool {
 	return a.Selects(c.Name, c.Labels, c.Provider, c.Region, c.Zones)
 }
 
-// noTier is the tier of a cluster that a term does not select.
+// noTier is the tier of a cluster that no affinity of a term selects.
 const noTier = -1
 
-// tier returns the index of the first of the term's affinities that selects the cluster, or noTier.
+// tier returns the tier of a cluster in the term: the index of the first affinity of the term that
+// selects the cluster, or noTier.
 func (t *term) tier(c *Cluster) int8 {
 	for i, a := range t.tiers {
 		if matches(a, c) {
@@ -180,13 +193,13 @@ func (t *term) tier(c *Cluster) int8 {
 	return noTier
 }
 
-// term returns the index of the term with the name, or 0 if there is none.
+// term returns the index in p.terms of the group with this name; 0 if there is none.
 func (p *Placement) term(name string) int {
 	return max(0, slices.IndexFunc(p.terms, func(t term) bool { return t.name == name }))
 }
 
-// weigh returns the greatest weight that an entry of the static weight list gives the cluster; 1 if
-// there is no list.
+// weigh returns the greatest weight that an entry of the static weight list gives the cluster;
+// 0 if no entry selects it, and 1 if there is no list.
 func (p *Placement) weigh(c *Cluster) int64 {
 	if p.weights == nil {
 		return 1
@@ -200,11 +213,13 @@ func (p *Placement) weigh(c *Cluster) int64 {
 	return greatest
 }
 
-// Concerns reports whether a change of a cluster may change where an object of the kind is
-// placed, or its verdicts. before is nil for a new cluster, after for a removed one. fence may be
-// nil. placed is true if the object is in the cluster. A cluster that stops answering changes
-// nothing: the object stays where it is placed, and no object waits for a cluster to be
-// unreachable. Nor does a cluster that is closed before and after, unless the object is in it.
+// Concerns reports whether a change of a cluster may change where an object of the kind is placed,
+// or its verdicts. before is nil for a new cluster, after for a removed one. placed is true if the
+// object is in the cluster. fence is that of the object's namespace; nil: no restriction.
+//
+// Concerns is false if the cluster only stops answering: the object stays where it is placed, and
+// no object waits for a cluster to be unreachable. It is also false if the fence closes the cluster
+// before and after the change, and the object is not in the cluster.
 func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKind, fence Fence, placed bool) bool {
 	if !placed && fence != nil && (before == nil || !fence.Allows(before)) && (after == nil || !fence.Allows(after)) {
 		return false
@@ -224,7 +239,7 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 		return false
 	}
 	if !before.Bounds.Equal(after.Bounds) {
-		return true // Bounds are judged for each object
+		return true // whether Bounds admit an object depends on its namespace
 	}
 	for i := range p.terms {
 		if p.terms[i].tier(before) != p.terms[i].tier(after) {
@@ -237,7 +252,7 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 	r := Request{Placement: p, Kind: kind, Fence: fence, Replicas: new(int32(1))}
 	was, is := r.judge(before, r.facts(before, placed)), r.judge(after, r.facts(after, placed))
 	if is&was == was && is&^was&^(1<<reachable|1<<apiKnown) == 0 {
-		is = was // at most the cluster stopped answering
+		is = was // the only difference: the cluster stopped answering
 	}
 	return was != is || p.weigh(before) != p.weigh(after) || placed && r.closed(before) != r.closed(after)
 }

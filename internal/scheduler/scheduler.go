@@ -32,13 +32,13 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Request describes the object to place.
+// Request describes an object to place, for Schedule, which does not change it.
 type Request struct {
 	UID       types.UID // of the object
 	Kind      schema.GroupVersionKind
 	Namespace string // "" for a cluster-scoped object
 	Placement *Placement
-	// Fence of the object's namespace; nil: no restriction.
+	// Fence says which clusters the object's namespace may use; nil: all.
 	Fence Fence
 	// Replicas that the object requests. It is nil for kinds without replicas, which are placed
 	// whole in every cluster. Claim is what each replica requires of a cluster.
@@ -52,8 +52,8 @@ type Request struct {
 	Previous []workv1alpha2.TargetCluster
 	Shared   bool
 	Group    string
-	// Fresh makes the decision as if the object were not placed, because the policy changed or a
-	// user requested it. Clusters that take nothing new keep what they have even then.
+	// Fresh makes the decision as if the object were not placed, because the policy changed or a user
+	// requested it. Clusters that take no new objects keep what they have even then.
 	Fresh bool
 	// Together is the set of clusters that have other objects of the affinity group; empty: there
 	// are none. Apart is the set of clusters that have other objects of the anti-affinity group.
@@ -62,12 +62,13 @@ type Request struct {
 	term int // index of the term that is being tried
 }
 
-// divided reports whether the object's replicas are divided among clusters.
+// divided reports whether the object's replicas are divided among clusters. It is false for an
+// object without replicas.
 func (r *Request) divided() bool {
 	return r.Replicas != nil && (r.Placement.divided || r.Components != nil)
 }
 
-// Result is the decision for an object.
+// Result is the decision of Schedule on an object.
 type Result struct {
 	// Clusters, sorted by name.
 	Clusters []workv1alpha2.TargetCluster
@@ -87,7 +88,9 @@ type Result struct {
 	Unmatched bool
 }
 
-// Schedule decides where to place an object. The clusters must be sorted by name.
+// Schedule decides where to place an object. The clusters must be sorted by name. The list must not
+// be changed afterwards, because the placement of the request caches what it selects from it. An
+// object that cannot be placed is no error: see Result.Reason. Schedule may be called concurrently.
 func Schedule(clusters []*Cluster, r Request) Result {
 	if r.Components == nil || !r.Placement.Once() {
 		r.Components = nil
@@ -107,7 +110,10 @@ func Schedule(clusters []*Cluster, r Request) Result {
 	return result
 }
 
-// place tries the terms of the placement in order and returns the result of the best one.
+// place tries the terms of the placement, which are its groups of clusterAffinities, in order. It
+// returns the result of the first term in which the object fits completely. If there is none, the
+// result is that of a term in which a part of the replicas fits. Otherwise it is what stays of the
+// previous placement.
 func place(clusters []*Cluster, r Request) Result {
 	previous := r.Previous
 	if !slices.IsSortedFunc(previous, byName) { // another client wrote the binding
@@ -119,18 +125,25 @@ func place(clusters []*Cluster, r Request) Result {
 		rejected: make([]rejections, len(clusters)), options: make([]option, 0, min(len(clusters), len(previous)+64)),
 	}
 	partial, some := anyTerm, false
+	var unmet []string
 	own := r.Placement.term(r.Group)
 	for _, t := range r.order() {
 		r.term = t
 		if a.try(&r); a.targets != nil && a.shortage == "" {
 			return a.result(&r)
 		}
-		// Unknown capacity is not missing capacity: an object does not leave its group for it.
+		if a.why != "" {
+			if unmet == nil {
+				unmet = make([]string, len(r.Placement.terms))
+			}
+			unmet[t] = a.why
+		}
+		// Unknown capacity is not missing capacity: an object does not leave its group because of it.
 		if blind := a.blind(); t == own && blind != "" {
 			if partial = anyTerm; a.shortage == "" {
 				break
 			}
-			a.shortage += "; how many have room in " + blind + " is not known"
+			a.shortage += "; the free capacity of " + blind + " is unknown"
 			return a.result(&r)
 		}
 		// An object that fits completely in no term is placed in part: in its current term, or else
@@ -144,7 +157,7 @@ func place(clusters []*Cluster, r Request) Result {
 		a.try(&r)
 		return a.result(&r)
 	}
-	why := a.why // from the last term
+	why := a.why // the reason of the last term that was tried
 	if r.term = anyTerm; len(r.Placement.terms) != 1 {
 		a.judge(&r)
 	}
@@ -163,14 +176,17 @@ func place(clusters []*Cluster, r Request) Result {
 		why = "no cluster fits"
 	}
 	kept := Keep(clusters, r.UID, r.Previous, r.Shared, r.Replicas)
+	v.choose(kept)
+	v.unplaced, v.unmet = true, unmet // for the clusters that passed the filters
 	return Result{
 		Clusters: kept, Shared: r.Shared, Group: r.Group, Verdicts: v, Reason: workv1alpha2.ReasonNoClusterFits,
 		Message: staying(why, kept) + v.details(true),
 	}
 }
 
-// order returns the indexes of the terms in the order in which they are tried. Unless the decision
-// is fresh, the current term of the object comes first.
+// order returns the indexes of the terms in the order in which place tries them. Unless the
+// decision is fresh, the term in which the object is placed now comes first. It is empty for an
+// invalid affinity.
 func (r *Request) order() []int {
 	n := len(r.Placement.terms)
 	order := make([]int, 0, n)
@@ -185,7 +201,8 @@ func (r *Request) order() []int {
 	return order
 }
 
-// attempt tries to place an object in the clusters of one term.
+// attempt tries to place an object in the clusters of one term (group of clusterAffinities). One
+// attempt is used for all terms, one after the other.
 type attempt struct {
 	clusters  []*Cluster
 	selection *selection
@@ -202,10 +219,11 @@ type attempt struct {
 	why      string                       // why nothing is placed although clusters passed
 }
 
-// judge applies the filters to all clusters, and sets rejected, stays and options.
+// judge applies the filters to all clusters for the term r.term. It sets rejected, stays (clusters
+// that are closed to the object now and in which it stays) and options (clusters that pass).
 func (a *attempt) judge(r *Request) {
 	a.options, a.stays = a.options[:0], nil
-	left := a.previous // both are sorted by name
+	left := a.previous // a.clusters and a.previous are sorted by name
 	for i, c := range a.clusters {
 		for len(left) > 0 && left[0].Name < c.Name {
 			left = left[1:]
@@ -225,7 +243,8 @@ func (a *attempt) judge(r *Request) {
 	}
 }
 
-// matched reports whether a term selects a cluster that the object may be in. It needs rejected.
+// matched reports whether any term selects a cluster that the object's namespace may use. judge
+// must have set rejected.
 func (a *attempt) matched() bool {
 	for i, rejected := range a.rejected {
 		if rejected&(1<<fenced) == 0 && a.selection.selects(i) {
@@ -235,6 +254,8 @@ func (a *attempt) matched() bool {
 	return false
 }
 
+// try judges all clusters for the term r.term, and divides the replicas among those that pass the
+// filters. It sets targets, or leaves targets nil if nothing can be placed.
 func (a *attempt) try(r *Request) {
 	a.targets, a.shortage, a.why, a.unspread, a.cramped = nil, "", "", nil, false
 	if a.judge(r); len(a.options) > 0 {
@@ -242,6 +263,7 @@ func (a *attempt) try(r *Request) {
 	}
 }
 
+// verdicts returns the verdicts of the last judge, with chosen nil: no cluster was chosen.
 func (a *attempt) verdicts(r *Request) Verdicts {
 	return Verdicts{
 		request: *r, clusters: a.clusters, rejected: a.rejected, unknown: unknown(a.clusters, r.Placement), stays: a.stays,
@@ -249,15 +271,21 @@ func (a *attempt) verdicts(r *Request) Verdicts {
 	}
 }
 
-// result returns the result of an attempt that placed the object.
-func (a *attempt) result(r *Request) Result {
-	v := a.verdicts(r)
-	v.chosen = make([]bool, len(a.clusters))
-	for i, at := 0, 0; i < len(a.clusters) && at < len(a.targets); i++ { // both are sorted by name
-		if v.chosen[i] = a.clusters[i].Name == a.targets[at].Name; v.chosen[i] {
+// choose records the clusters that the object is in. The targets must be sorted by name.
+func (v *Verdicts) choose(targets []workv1alpha2.TargetCluster) {
+	v.chosen = make([]bool, len(v.clusters))
+	for i, at := 0, 0; i < len(v.clusters) && at < len(targets); i++ {
+		if v.chosen[i] = v.clusters[i].Name == targets[at].Name; v.chosen[i] {
 			at++
 		}
 	}
+}
+
+// result returns the result for an attempt that placed the object, at least in part: a.targets is
+// not nil.
+func (a *attempt) result(r *Request) Result {
+	v := a.verdicts(r)
+	v.choose(a.targets)
 	result := Result{
 		Clusters: a.targets, Shared: r.divided(), Group: r.Placement.terms[r.term].name, Verdicts: v, Reason: workv1alpha2.ReasonScheduled,
 	}
@@ -278,7 +306,8 @@ func (a *attempt) result(r *Request) Result {
 	return result
 }
 
-// lacks lists the limits on capacity other than full nodes, each with its clusters.
+// lacks returns the reasons for missing capacity other than full nodes, such as a quota, each with
+// its clusters, as the end of a message; "" if there are none.
 func (a *attempt) lacks() string {
 	clusters := map[lack][]string{}
 	for i := range a.options {
@@ -289,7 +318,7 @@ func (a *attempt) lacks() string {
 	var said strings.Builder
 	for _, l := range slices.SortedFunc(maps.Keys(clusters), lack.compare) {
 		if l.quota != "" {
-			fmt.Fprintf(&said, "; ResourceQuota %s bounds how many fit in %s", l.quota, firstOf(clusters[l]))
+			fmt.Fprintf(&said, "; ResourceQuota %s limits how many fit in %s", l.quota, firstOf(clusters[l]))
 		} else {
 			fmt.Fprintf(&said, "; nothing is left for %s in %s", l.component, firstOf(clusters[l]))
 		}
@@ -297,9 +326,12 @@ func (a *attempt) lacks() string {
 	return said.String()
 }
 
-// Keep returns the part of a placement that stays if no new decision is made: its clusters that are
-// still in the fleet. The object's present replicas are divided among them if shared, else each
-// gets all. The clusters must be sorted by name.
+// Keep returns the part of a placement (previous) that stays if no new decision is made: its
+// clusters that are in the fleet and not leaving, sorted by name. If shared, Keep divides the
+// object's present replicas among these clusters in proportion to the replicas that they have, or
+// equally if they have none. Clusters without a replica are then left out, unless the object has 0
+// replicas. If not shared, each cluster gets all replicas. replicas is nil for an object without
+// replicas. The clusters must be sorted by name.
 func Keep(
 	clusters []*Cluster, uid types.UID, previous []workv1alpha2.TargetCluster, shared bool, replicas *int32,
 ) []workv1alpha2.TargetCluster {
@@ -318,15 +350,17 @@ func Keep(
 		return every(len(has), name, new(int32(0)))
 	}
 	if !slices.ContainsFunc(has, func(c candidate) bool { return c.weight > 0 }) {
-		for i := range has { // all had 0 replicas
+		for i := range has { // all clusters had 0 replicas
 			has[i].weight = 1
 		}
 	}
 	return share(uid, has, *replicas)
 }
 
+// byName compares two targets by the name of the cluster, for slices.SortFunc.
 func byName(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) }
 
+// current returns the replicas of a target; 0 if the target has no number.
 func current(t workv1alpha2.TargetCluster) int64 {
 	if t.Replicas == nil {
 		return 0
@@ -343,7 +377,8 @@ func find(clusters []*Cluster, name string) int {
 	return i
 }
 
-// unknown returns the names in the affinities that no cluster has.
+// unknown returns, sorted, the names that the affinities of p list and no cluster has. The clusters
+// must be sorted by name.
 func unknown(clusters []*Cluster, p *Placement) []string {
 	var names []string
 	for _, name := range p.named {
@@ -355,10 +390,11 @@ func unknown(clusters []*Cluster, p *Placement) []string {
 	return names
 }
 
-// mostNamed is the number of clusters that a message names at most.
+// mostNamed is the maximum number of clusters that a message names.
 const mostNamed = 10
 
-// more returns the end of a list that names only the first mostNamed of count.
+// more returns the end of a list in a message, which names only the first mostNamed of count names:
+// separator and "and N more". It is "" if the list names all.
 func more(count int, separator string) string {
 	if count <= mostNamed {
 		return ""
@@ -366,12 +402,13 @@ func more(count int, separator string) string {
 	return fmt.Sprintf("%sand %d more", separator, count-mostNamed)
 }
 
-// firstOf joins the first mostNamed names, and adds the number of the others.
+// firstOf joins the first mostNamed names with commas, and adds the number of the remaining names.
 func firstOf(names []string) string {
 	return strings.Join(names[:min(len(names), mostNamed)], ", ") + more(len(names), ", ")
 }
 
-// staying adds to the message why the clusters in which the object stays.
+// staying returns the message in why, followed by the names of the clusters in kept, in which the
+// object stays. If kept is empty it returns why unchanged.
 func staying(why string, kept []workv1alpha2.TargetCluster) string {
 	if len(kept) == 0 {
 		return why

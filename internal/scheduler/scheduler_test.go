@@ -4,6 +4,8 @@ import (
 	stdcmp "cmp"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,13 +27,13 @@ type serves presence.Presence
 
 func (s serves) Serves(schema.GroupVersionKind) presence.Presence { return presence.Presence(s) }
 
-// roomy has capacity for that many replicas.
-type roomy int64
+// freeReplicas has capacity for that many replicas.
+type freeReplicas int64
 
-func (n roomy) Fits(*Claim, bool) (int64, string) { return int64(n), "" }
+func (n freeReplicas) Fits(*Claim, bool) (int64, string) { return int64(n), "" }
 
 // Sets counts as if every pod of a component took the capacity of a replica.
-func (n roomy) Sets(components []Component, _ bool) (sets int64, lacking, quota string) {
+func (n freeReplicas) Sets(components []Component, _ bool) (sets int64, lacking, quota string) {
 	var each int64
 	for _, c := range components {
 		if each += c.Replicas; each > int64(n) && lacking == "" {
@@ -57,7 +59,7 @@ func with(name string, change func(*Cluster)) *Cluster {
 }
 
 func free(name string, n int64) *Cluster {
-	return with(name, func(c *Cluster) { c.Room = roomy(n) })
+	return with(name, func(c *Cluster) { c.FreeCapacity = freeReplicas(n) })
 }
 
 // schedule places an object in clusters in any order.
@@ -310,7 +312,7 @@ func TestSchedule(t *testing.T) {
 			want:     targets("oak", 3, "pine", 3),
 		},
 		"CapacityOfUnreachableIsNotTrusted": {
-			clusters: []*Cluster{with("oak", func(c *Cluster) { c.Reachable, c.Room = false, roomy(100) }), free("pine", 10)},
+			clusters: []*Cluster{with("oak", func(c *Cluster) { c.Reachable, c.FreeCapacity = false, freeReplicas(100) }), free("pine", 10)},
 			request:  Request{Placement: Compile(byCapacity()), Replicas: new(int32(6)), Previous: targets("oak", 3, "pine", 1)},
 			want:     targets("oak", 3, "pine", 3),
 		},
@@ -540,11 +542,11 @@ func FuzzDynamic(f *testing.F) {
 		var fleet []*Cluster
 		var previous []workv1alpha2.TargetCluster
 		had := map[string]int64{}
-		room := map[string]int64{}
+		capacity := map[string]int64{}
 		for i := range int(count) {
 			c := free(fmt.Sprint("c", i), random.Int64N(1000))
 			fleet = append(fleet, c)
-			room[c.Name] = int64(c.Room.(roomy))
+			capacity[c.Name] = int64(c.FreeCapacity.(freeReplicas))
 			if n := random.IntN(100); n > 50 {
 				previous = append(previous, targets(c.Name, n)...)
 				had[c.Name] = int64(n)
@@ -553,7 +555,7 @@ func FuzzDynamic(f *testing.F) {
 		got := schedule(fleet, Request{UID: "uid", Placement: Compile(byCapacity()), Replicas: &replicas, Previous: previous})
 		var most int64
 		for _, c := range fleet {
-			most += had[c.Name] + room[c.Name]
+			most += had[c.Name] + capacity[c.Name]
 		}
 		if want := min(int64(replicas), most); replicas > 0 && sum(got.Clusters) != want {
 			t.Fatalf("%d replicas placed, want %d", sum(got.Clusters), want)
@@ -562,8 +564,8 @@ func FuzzDynamic(f *testing.F) {
 			t.Fatalf("reason %s, and %d of %d replicas fit", got.Reason, most, replicas)
 		}
 		for _, c := range got.Clusters {
-			if current(c) > had[c.Name]+room[c.Name] {
-				t.Fatalf("%s got %d, had %d and room for %d", c.Name, current(c), had[c.Name], room[c.Name])
+			if current(c) > had[c.Name]+capacity[c.Name] {
+				t.Fatalf("%s got %d, had %d and room for %d", c.Name, current(c), had[c.Name], capacity[c.Name])
 			}
 			if int64(replicas) >= sum(previous) && current(c) < had[c.Name] {
 				t.Fatalf("%s lost replicas: had %d, has %d", c.Name, had[c.Name], current(c))
@@ -572,27 +574,27 @@ func FuzzDynamic(f *testing.F) {
 	})
 }
 
-// crowded has capacity only for replicas of objects that are in the cluster already.
-type crowded struct{}
+// existingOnly has capacity only for objects that are in the cluster already.
+type existingOnly struct{}
 
-func (crowded) Fits(_ *Claim, there bool) (int64, string) {
+func (existingOnly) Fits(_ *Claim, there bool) (int64, string) {
 	if there {
 		return 5, ""
 	}
 	return 0, "shop/objects"
 }
 
-func (c crowded) Sets(_ []Component, there bool) (sets int64, lacking, quota string) {
+func (c existingOnly) Sets(_ []Component, there bool) (sets int64, lacking, quota string) {
 	sets, quota = c.Fits(nil, there)
 	return sets, "", quota
 }
 
-// TestRoomOfObjectsThatAreThere: where no new objects are admitted, existing ones grow.
-func TestRoomOfObjectsThatAreThere(t *testing.T) {
+// TestCapacityForExistingObjects: where no new objects are admitted, existing ones grow.
+func TestCapacityForExistingObjects(t *testing.T) {
 	var clusters []*Cluster
 	for _, name := range []string{"a", "b"} {
 		c := free(name, 0)
-		c.Room = crowded{}
+		c.FreeCapacity = existingOnly{}
 		clusters = append(clusters, c)
 	}
 	r := Request{UID: "uid", Placement: Compile(byCapacity()), Replicas: new(int32(4)), Shared: true}
@@ -601,10 +603,10 @@ func TestRoomOfObjectsThatAreThere(t *testing.T) {
 	}
 	// The verdict names the quota.
 	got := Schedule(clusters, r)
-	if want := "0 of 4 replicas are placed, and no more fit; ResourceQuota shop/objects bounds how many fit in a, b"; got.Message != want {
+	if want := "0 of 4 replicas are placed, and no more fit; ResourceQuota shop/objects limits how many fit in a, b"; got.Message != want {
 		t.Errorf("it says %q, want %q", got.Message, want)
 	}
-	want := []Verdict{{Reason: ReasonNoRoom, Message: "it fits, and ResourceQuota shop/objects of the cluster lets in no replica", Clusters: []string{"a", "b"}}}
+	want := []Verdict{{Reason: ReasonNoRoom, Message: "it matches, but ResourceQuota shop/objects of the cluster allows no replica", Clusters: []string{"a", "b"}}}
 	if diff := cmp.Diff(want, got.Verdicts.All()); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
@@ -677,5 +679,25 @@ func TestBounds(t *testing.T) {
 		if !p.Concerns(bounded("a", "x"), bounded("a", "y"), schema.GroupVersionKind{Kind: "Gear"}, nil, placed) {
 			t.Errorf("other bounds concern nobody (placed: %t)", placed)
 		}
+	}
+}
+
+// TestReasonsAreDocumented: docs/commands.md explains every reason of a verdict, and no other one.
+func TestReasonsAreDocumented(t *testing.T) {
+	reasons := func(file, after, pattern string) (found []string) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), after)
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(rest, -1) {
+			found = append(found, match[1])
+		}
+		return found
+	}
+	want := reasons("filter.go", "// Reasons of verdicts.", `(?m)^\tReason\w+ += "(\w+)"`)
+	got := reasons("../../docs/commands.md", "\n## why\n", "(?m)^\\| `(\\w+)` \\|")
+	if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
+		t.Errorf("reasons (-code +docs/commands.md):\n%s", diff)
 	}
 }

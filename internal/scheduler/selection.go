@@ -2,9 +2,10 @@ package scheduler
 
 import "sync/atomic"
 
-// selection caches the part of a decision that does not depend on the object: which clusters each
-// term selects, and their static weights. Most decisions are for the same clusters as the one
-// before, and matching labels takes most of the time.
+// selection is the part of a decision that does not depend on the object: which clusters each term
+// (group of clusterAffinities) selects, and their static weights. It is cached, because most
+// decisions are for the same clusters as the decision before, and matching labels takes most of the
+// time.
 type selection struct {
 	clusters []*Cluster
 	terms    int
@@ -12,10 +13,12 @@ type selection struct {
 	weights  []int64
 }
 
-// memo keeps the last selection of a placement, for speed only.
+// memo caches the last selection of a placement.
 type memo struct{ last atomic.Pointer[selection] }
 
-// selection returns the selection for a list of clusters. The list must not change afterwards.
+// selection returns what the placement selects from a list of clusters. The list must not change
+// afterwards: the next call with the same list returns the same selection. It may be called
+// concurrently.
 func (p *Placement) selection(clusters []*Cluster) *selection {
 	last := p.memo.last.Load()
 	if last != nil && len(last.clusters) == len(clusters) && (len(clusters) == 0 || &last.clusters[0] == &clusters[0]) {
@@ -45,9 +48,10 @@ func (p *Placement) selection(clusters []*Cluster) *selection {
 	return s
 }
 
-// selects reports whether a term selects cluster i.
+// selects reports whether any term selects cluster i of the list.
 func (s *selection) selects(i int) bool { return first(s.tiers[i*s.terms:(i+1)*s.terms]) != noTier }
 
+// first returns the first of the tiers that is not noTier; noTier if there is none.
 func first(tiers []int8) int8 {
 	for _, tier := range tiers {
 		if tier != noTier {
@@ -57,7 +61,9 @@ func first(tiers []int8) int8 {
 	return noTier
 }
 
-// facts is what the filters need beside the cluster itself.
+// facts are what the filters must know about a cluster and an object, beside the Cluster itself.
+// tier is noTier if the term does not select the cluster. weight is the static weight; 1 without a
+// list of weights.
 type facts struct {
 	placed   bool // the object is in the cluster
 	selected bool // some term selects the cluster
@@ -65,8 +71,8 @@ type facts struct {
 	weight   int64
 }
 
-// of returns the facts about cluster i for a term; for anyTerm, of the first term that selects the
-// cluster.
+// of returns the facts about cluster i of the list for a term. placed is true if the object is in
+// the cluster. For anyTerm the facts are those for the first term that selects the cluster.
 func (s *selection) of(i, term int, placed bool) facts {
 	tiers := s.tiers[i*s.terms : (i+1)*s.terms]
 	f := facts{placed: placed, weight: 1}
@@ -81,10 +87,12 @@ func (s *selection) of(i, term int, placed bool) facts {
 	return f
 }
 
-// anyTerm means that no term is tried.
+// anyTerm, in place of the index of a term, means that no single term is tried. Facts are then
+// those for the first term that selects the cluster.
 const anyTerm = -1
 
-// facts returns the facts about a single cluster as for anyTerm.
+// facts returns the facts about a cluster that is not in a selection, for the first term that
+// selects the cluster. placed is true if the object is in the cluster.
 func (r *Request) facts(c *Cluster, placed bool) facts {
 	f := facts{placed: placed, tier: noTier, weight: r.Placement.weigh(c)}
 	for i := range r.Placement.terms {

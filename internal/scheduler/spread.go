@@ -4,18 +4,21 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// limit is a compiled spread constraint. It bounds the number of groups that the chosen clusters
-// are in.
+// limit is a compiled spread constraint. It puts clusters in groups by a field or label, and bounds
+// the number of groups that the chosen clusters are in.
 type limit struct {
 	field    policyv1alpha1.SpreadFieldValue // "": by label
 	label    string
 	min, max int // max 0: no maximum
 }
 
+// newLimit compiles a spread constraint. A constraint without a field and a label groups by
+// cluster: each cluster is a group. The minimum is at least 1.
 func newLimit(s policyv1alpha1.SpreadConstraint) limit {
 	l := limit{field: s.SpreadByField, label: s.SpreadByLabel, min: max(1, int(s.MinGroups)), max: int(s.MaxGroups)}
 	if l.label == "" && l.field == "" {
@@ -24,7 +27,8 @@ func newLimit(s policyv1alpha1.SpreadConstraint) limit {
 	return l
 }
 
-// group returns the group of a cluster for a limit that is not by zone; "" if there is none.
+// group returns the name of the group of a cluster; "" if the cluster lacks the field or label. The
+// limit must not be by zone, for which a cluster can have several groups.
 func (l *limit) group(c *Cluster) string {
 	switch l.field {
 	case policyv1alpha1.SpreadByCluster:
@@ -38,7 +42,7 @@ func (l *limit) group(c *Cluster) string {
 	return c.Labels[l.label]
 }
 
-// has reports whether the cluster is in a group.
+// has reports whether the cluster is in any group of the limit.
 func (l *limit) has(c *Cluster) bool {
 	if l.field == policyv1alpha1.SpreadByZone {
 		return len(c.Zones) > 0
@@ -46,7 +50,7 @@ func (l *limit) has(c *Cluster) bool {
 	return l.group(c) != ""
 }
 
-// each calls f once for every group of the cluster.
+// each calls f once for every group of the cluster. A cluster has several groups only by zone.
 func (l *limit) each(c *Cluster, f func(group string)) {
 	switch {
 	case l.field == policyv1alpha1.SpreadByZone:
@@ -60,7 +64,8 @@ func (l *limit) each(c *Cluster, f func(group string)) {
 	}
 }
 
-// alike reports whether two clusters are in the same groups.
+// alike reports whether two clusters are in the same groups of the limit. Zones in another order
+// count as other groups.
 func (l *limit) alike(a, b *Cluster) bool {
 	if l.field == policyv1alpha1.SpreadByZone {
 		return slices.Equal(a.Zones, b.Zones)
@@ -68,7 +73,7 @@ func (l *limit) alike(a, b *Cluster) bool {
 	return l.group(a) == l.group(b)
 }
 
-// what returns the field or label for messages.
+// what returns the field or label by which the limit groups clusters, for messages.
 func (l *limit) what() string {
 	if l.field == "" {
 		return "label " + l.label
@@ -76,12 +81,13 @@ func (l *limit) what() string {
 	return string(l.field)
 }
 
-// mostSteps bounds the search for clusters that meet all limits at once. Where a greedy choice
-// suffices, the search takes one step for each needed cluster. Options in the same groups are
-// tried once.
+// mostSteps bounds the steps of the search for clusters that meet all spread constraints at once;
+// each step tries one cluster. Where a greedy choice suffices, the search takes one step for each
+// needed cluster. Of clusters in the same groups only one is tried.
 const mostSteps = 500
 
-// spreading is the state of the search for options that meet all limits.
+// spreading is the state of the search for options (clusters) that meet all limits (spread
+// constraints).
 type spreading struct {
 	limits []limit
 	// groups lists the groups of each option by limit, as numbers in order of appearance. Option i
@@ -93,6 +99,7 @@ type spreading struct {
 	steps        int
 }
 
+// newSpreading returns the state of a search in which no option is chosen.
 func newSpreading(limits []limit, options []option) *spreading {
 	s := &spreading{
 		limits: limits, groups: make([][]int32, len(limits)), from: make([][]int32, len(limits)),
@@ -120,10 +127,11 @@ func newSpreading(limits []limit, options []option) *spreading {
 	return s
 }
 
-// of returns the groups of option i for limit l.
+// of returns the groups of option i for limit l, as numbers.
 func (s *spreading) of(l, i int) []int32 { return s.groups[l][s.from[l][i]:s.from[l][i+1]] }
 
-// put adds option i to the chosen options, or removes it.
+// put adds option i to the chosen options if in is true, and otherwise removes it from them. The
+// option must not be in that state already.
 func (s *spreading) put(i int, in bool) {
 	s.chosen[i] = in
 	for l := range s.limits {
@@ -139,6 +147,7 @@ func (s *spreading) put(i int, in bool) {
 	}
 }
 
+// clear removes all options from the chosen options.
 func (s *spreading) clear() {
 	for i, in := range s.chosen {
 		if in {
@@ -147,8 +156,8 @@ func (s *spreading) clear() {
 	}
 }
 
-// gain returns how many missing groups option i adds, summed over the limits. allowed is false if
-// it would exceed the maximum of a limit.
+// gain returns how many groups option i would add that the minimums still lack, summed over the
+// limits. allowed is false if option i would exceed the maximum of a limit.
 func (s *spreading) gain(i int) (gain int, allowed bool) {
 	for l := range s.limits {
 		fresh := 0
@@ -176,6 +185,7 @@ func (s *spreading) alike(a, b int) bool {
 	return true
 }
 
+// met reports whether the chosen options meet the minimum of every limit.
 func (s *spreading) met() bool {
 	for l := range s.limits {
 		if s.distinct[l] < s.limits[l].min {
@@ -185,9 +195,9 @@ func (s *spreading) met() bool {
 	return true
 }
 
-// meet chooses options until every limit has its minimum of groups, and reports success. It tries
-// the options that add the most groups first, and equal ones in their order. It gives up after
-// mostSteps.
+// meet adds options to the chosen ones until every limit has its minimum of groups, and reports
+// success. It tries the options that add the most groups first, and equal ones in their order. It
+// gives up after mostSteps. Without success, the chosen options are as before the call.
 func (s *spreading) meet() bool {
 	if s.met() {
 		return true
@@ -221,7 +231,7 @@ func (s *spreading) meet() bool {
 	return false
 }
 
-// fill chooses all remaining options that exceed no limit, in order.
+// fill adds, in order, every other option that exceeds no maximum to the chosen options.
 func (s *spreading) fill() {
 	for i, in := range s.chosen {
 		if in {
@@ -233,21 +243,42 @@ func (s *spreading) fill() {
 	}
 }
 
-// missing returns a message about the first limit that all options together cannot meet; "" if
-// there is none.
+// missing returns a message about the limits whose minimum all options together cannot meet,
+// because they are in too few groups; "" if there is none.
 func (s *spreading) missing() string {
+	var few []string
 	for l := range s.limits {
 		if limit := &s.limits[l]; len(s.counts[l]) < limit.min {
-			return fmt.Sprintf("the clusters that fit are in %d groups by %s, and spreadConstraints ask for %d", len(s.counts[l]), limit.what(), limit.min)
+			few = append(few, fmt.Sprintf("%d of %d by %s", len(s.counts[l]), limit.min, limit.what()))
 		}
 	}
-	return ""
+	if len(few) == 0 {
+		return ""
+	}
+	return "the clusters that fit are in too few groups for spreadConstraints: " + strings.Join(few, ", ")
 }
 
-// spread chooses the options that meet all limits, and as many more as exceed none. Options are
-// sorted by preference. Kept options stay chosen together if the limits allow that at all. needed
-// is set on kept options and on those that a limit cannot be met without. why is a message if no
-// choice is possible.
+// conflict returns the message for limits that no choice meets together, although there are enough
+// groups for each. It names only limits with a maximum or a minimum above 1, because any cluster
+// meets the others.
+func conflict(limits []limit) string {
+	var names []string
+	for l := range limits {
+		if limits[l].min > 1 || limits[l].max > 0 {
+			names = append(names, limits[l].what())
+		}
+	}
+	return "no choice among the clusters that fit meets all spreadConstraints: by " + strings.Join(names, ", ")
+}
+
+// spread chooses the options that meet all limits, and as many more as exceed no maximum. Options
+// are sorted by preference. The first try chooses all options that keep the object, as far as they
+// exceed no maximum. If the minimums cannot be met with these, the second try ignores which options
+// keep the object.
+//
+// spread sets needed on the options that were chosen to meet the minimums, and on those that keep
+// the object after the first try: they get a replica before others. If no choice is possible, or
+// none is found within mostSteps, chosen is nil and why is a message.
 func spread(limits []limit, options []option) (chosen []option, why string) {
 	s := newSpreading(limits, options)
 	if why := s.missing(); why != "" {
@@ -263,7 +294,7 @@ func spread(limits []limit, options []option) (chosen []option, why string) {
 	if !s.meet() {
 		s.clear()
 		if s.steps = 0; !s.meet() {
-			return nil, "no choice among the clusters that fit meets all spreadConstraints"
+			return nil, conflict(limits)
 		}
 	}
 	needed := slices.Clone(s.chosen)
@@ -279,7 +310,8 @@ func spread(limits []limit, options []option) (chosen []option, why string) {
 
 // rank sets the rank of the options by the total capacity of their groups, for the limits with a
 // maximum. A limit that admits few groups should admit the largest groups, not the group of the
-// largest cluster. In each group only as many clusters count as may be chosen.
+// largest cluster. In each group only as many clusters count as may be chosen. Without such a
+// limit, except by cluster, rank changes nothing.
 func rank(limits []limit, options []option) {
 	most, bounding := len(options), []*limit{}
 	for l := range limits {
@@ -296,35 +328,35 @@ func rank(limits []limit, options []option) {
 	}
 	type ranked struct {
 		*option
-		room []int64 // by limit: of the largest group of the option
+		capacity []int64 // by limit: of the largest group of the option
 	}
 	all := make([]ranked, len(options))
 	for i := range options {
 		all[i] = ranked{&options[i], make([]int64, len(bounding))}
 	}
-	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(b.has+b.option.room, a.has+a.option.room) })
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Compare(b.has+b.option.capacity, a.has+a.option.capacity) })
 	for l, limit := range bounding {
-		clusters, room := map[string]int{}, map[string]int64{}
+		clusters, capacity := map[string]int{}, map[string]int64{}
 		for _, o := range all {
 			limit.each(o.cluster, func(group string) {
 				if clusters[group]++; clusters[group] <= most {
-					room[group] += o.has + o.option.room
+					capacity[group] += o.has + o.option.capacity
 				}
 			})
 		}
 		for _, o := range all {
-			limit.each(o.cluster, func(group string) { o.room[l] = max(o.room[l], room[group]) })
+			limit.each(o.cluster, func(group string) { o.capacity[l] = max(o.capacity[l], capacity[group]) })
 		}
 	}
-	slices.SortFunc(all, func(a, b ranked) int { return slices.Compare(b.room, a.room) })
+	slices.SortFunc(all, func(a, b ranked) int { return slices.Compare(b.capacity, a.capacity) })
 	for i, o := range all[1:] {
-		if o.rank = all[i].rank; !slices.Equal(o.room, all[i].room) {
+		if o.rank = all[i].rank; !slices.Equal(o.capacity, all[i].capacity) {
 			o.rank++
 		}
 	}
 }
 
-// needed counts the options with needed set.
+// needed returns the number of options with the field needed.
 func needed(options []option) (n int32) {
 	for i := range options {
 		if options[i].needed {
@@ -334,8 +366,9 @@ func needed(options []option) (n int32) {
 	return n
 }
 
-// fewest sets needed on at most n options: those that meet the limits with few clusters. Kept
-// options come first, among them those that add the most groups, then in order.
+// fewest sets needed on at most n options that meet the minimums of the limits with few clusters,
+// and clears needed on the others. Options that keep the object are taken first. Among equal ones,
+// those that add the most groups come first, then the order counts.
 func fewest(limits []limit, options []option, n int32) {
 	s := newSpreading(limits, options)
 	for _, kept := range []bool{true, false} {

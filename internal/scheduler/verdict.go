@@ -1,37 +1,48 @@
 package scheduler
 
 import (
+	"cmp"
 	"maps"
 	"math/bits"
 	"slices"
+	"strings"
 )
 
-// Verdicts holds the judgment of every filter on every cluster. Messages are made on demand.
+// Verdicts holds which filters reject which clusters in one decision, and which clusters were
+// chosen. Messages are made on demand. It is not changed after Schedule, and may be used from
+// several goroutines.
 type Verdicts struct {
 	request  Request
 	clusters []*Cluster
 	rejected []rejections
-	chosen   []bool   // nil if nothing is placed
+	chosen   []bool   // nil: none
 	unknown  []string // names in the affinities that no cluster has
 	stays    []string // clusters that are Fenced now, in which the object stays
 	unspread []bool   // clusters that the spread constraints left out; nil: none
 	cramped  bool     // replicas were divided by capacity
+	unplaced bool     // nothing was chosen, although clusters may have passed the filters
+	unmet    []string // by term: why no choice meets the spread constraints; "": it was not tried
 }
 
-// Verdict is one reason why an object is not placed in some clusters, or would not be placed again.
+// Verdict is one reason why an object is not placed in some clusters. A verdict with
+// ReasonStaysFenced is about clusters in which the object stays, but would not be placed again.
 type Verdict struct {
 	Reason, Message string
 	Clusters        []string // sorted by name
 }
 
 const (
-	unknownMessage = "UnknownCluster, clusterNames names a cluster that was never joined"
-	absentMessage  = "UnknownCluster, clusterNames names a cluster that was never joined, or that the namespace may not use"
+	// unknownMessage is about a name in the affinities that no cluster has.
+	unknownMessage = "UnknownCluster, no cluster of the fleet has this name: correct the policy, or join the cluster"
+	// absentMessage is about such a name in messages for users of a namespace with a fence, who must
+	// not see whether the cluster exists.
+	absentMessage = "UnknownCluster, no cluster that the namespace may use has this name: correct the policy, or join the cluster"
 )
 
-// Of returns all reasons why an object is not in a cluster, in the filters' order. The result is
-// empty if the object is in the cluster, or no such cluster exists. An object that stays in a
-// cluster that is Fenced now has a verdict as well.
+// Of returns all reasons why an object is not in a cluster, in the order of the filters. It is
+// empty if the object is in the cluster. For a name that no cluster has, it is empty unless the
+// policy names it. An object that stays in a cluster that is closed to it now has a verdict with
+// ReasonStaysFenced.
 func (v *Verdicts) Of(cluster string) []Verdict {
 	if slices.Contains(v.unknown, cluster) {
 		return []Verdict{{Reason: ReasonUnknownCluster, Message: unknownMessage, Clusters: []string{cluster}}}
@@ -45,9 +56,8 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 		f := &filters[bits.TrailingZeros16(uint16(left))]
 		all = append(all, Verdict{Reason: f.reason, Message: f.message(&v.request, v.clusters[i]), Clusters: []string{cluster}})
 	}
-	if all == nil && v.chosen != nil && !v.chosen[i] {
-		w, why := v.idle(i)
-		all = append(all, idler(w, why, []string{cluster}))
+	if all == nil && !v.has(i) {
+		all = append(all, v.idle(i).verdict([]string{cluster}))
 	}
 	if slices.Contains(v.stays, cluster) {
 		all = append(all, v.staysFenced([]string{cluster}))
@@ -55,51 +65,94 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 	return all
 }
 
+// has reports whether the object is in cluster i.
+func (v *Verdicts) has(i int) bool { return v.chosen != nil && v.chosen[i] }
+
+// staysFenced returns the verdict with ReasonStaysFenced: the clusters are closed to the object
+// now, and the object stays in them.
 func (v *Verdicts) staysFenced(clusters []string) Verdict {
 	return Verdict{Reason: ReasonStaysFenced, Message: v.request.Fence.Closed() + "; what was placed there before stays", Clusters: clusters}
 }
 
-// staysMessage does not name the ClusterAccess, unlike the verdict.
+// staysMessage is the message of Result about a cluster that is closed to the object now and in
+// which it stays. Unlike the verdict, it does not name the ClusterAccess, because users of the
+// namespace read it.
 const staysMessage = "the namespace may not use it any more, and what was placed there before stays"
 
-const noReplicasMessage = "it fits, and no replica fell to it"
+// noReplicasMessage is the message of the verdict ReasonNoReplicas.
+const noReplicasMessage = "it matches, but got no replica"
 
 // idleReasons are the reasons why a cluster that fits was not chosen, in the order of messages.
 var idleReasons = [...]struct{ reason, message string }{
-	{ReasonSpread, "it fits, and the spread constraints let in no more clusters of its groups"},
-	{ReasonNoRoom, "it fits, and has no known room for a replica"},
+	{ReasonSpread, "it matches, but the spread constraints allow no more clusters of its groups"},
+	{ReasonNoRoom, "it matches, but has no known free capacity for a replica"},
 	{ReasonNoReplicas, noReplicasMessage},
+	{ReasonSpreadUnmet, "it matches, but "}, // idle.unmet follows
+	{ReasonOtherGroup, "it matches, but the object does not leave its group of clusterAffinities while free capacity there is unknown"},
 }
 
-// idle returns the index in idleReasons for a cluster that fits and was not chosen, and what limits
-// its capacity.
-func (v *Verdicts) idle(i int) (reason int, why lack) {
+// idle is why a cluster was not chosen although it passed all filters.
+type idle struct {
+	reason int    // index in idleReasons
+	lack   lack   // what limits its capacity; zero if that is not the reason, or if its nodes are full
+	unmet  string // the end of the message with ReasonSpreadUnmet
+}
+
+// compare orders values of idle by reason, then by lack and unmet.
+func (d idle) compare(other idle) int {
+	return cmp.Or(cmp.Compare(d.reason, other.reason), d.lack.compare(other.lack), strings.Compare(d.unmet, other.unmet))
+}
+
+// idle returns why cluster i was not chosen although it passed all filters.
+func (v *Verdicts) idle(i int) idle {
 	if v.cramped {
 		n, why, known := v.request.fits(v.clusters[i], false)
 		if !known || n <= 0 || !v.clusters[i].Reachable {
-			return 1, why
+			return idle{reason: 1, lack: why}
 		}
 	}
-	if v.unspread != nil && v.unspread[i] {
-		return 0, lack{}
+	switch {
+	case v.unplaced:
+		if why := v.unmetFor(v.clusters[i]); why != "" {
+			return idle{reason: 3, unmet: why}
+		}
+		return idle{reason: 4}
+	case v.unspread != nil && v.unspread[i]:
+		return idle{reason: 0}
+	default:
+		return idle{reason: 2}
 	}
-	return 2, lack{}
 }
 
-// idler returns the verdict for clusters with the same result of idle.
-func idler(reason int, why lack, clusters []string) Verdict {
-	w := Verdict{Reason: idleReasons[reason].reason, Message: idleReasons[reason].message, Clusters: clusters}
+// unmetFor returns why no choice meets the spread constraints in the first term, in the order of
+// the policy, that was tried and selects the cluster; "" if there is none.
+func (v *Verdicts) unmetFor(c *Cluster) string {
+	for t, why := range v.unmet {
+		if term := &v.request.Placement.terms[t]; why != "" && term.tier(c) != noTier {
+			if term.name == "" {
+				return why
+			}
+			return "in " + term.name + ", a group of clusterAffinities, " + why
+		}
+	}
+	return ""
+}
+
+// verdict returns the verdict for clusters that were not chosen because of d.
+func (d idle) verdict(clusters []string) Verdict {
+	w := Verdict{Reason: idleReasons[d.reason].reason, Message: idleReasons[d.reason].message + d.unmet, Clusters: clusters}
 	switch {
-	case why.quota != "":
-		w.Message = "it fits, and ResourceQuota " + why.quota + " of the cluster lets in no replica"
-	case why.component != "":
-		w.Message = "it fits, and has no known room for all components together: nothing is left for " + why.component
+	case d.lack.quota != "":
+		w.Message = "it matches, but ResourceQuota " + d.lack.quota + " of the cluster allows no replica"
+	case d.lack.component != "":
+		w.Message = "it matches, but has no known free capacity for all components together: nothing is left for " + d.lack.component
 	}
 	return w
 }
 
-// All returns the verdicts grouped by reason, in the filters' order, and by message within a
-// reason. A cluster that several filters reject is in several verdicts.
+// All returns the verdicts on all clusters, one for each reason and message. The order is that of
+// the filters; unknown names come first. A cluster that several filters reject is in several
+// verdicts. The lists of clusters are read-only.
 func (v *Verdicts) All() []Verdict {
 	var counts [len(filters)]int
 	for _, rejected := range v.rejected {
@@ -116,7 +169,7 @@ func (v *Verdicts) All() []Verdict {
 			continue
 		}
 		first := len(all)   // index of the filter's first verdict in all
-		var like []*Cluster // one cluster for each verdict of the filter
+		var like []*Cluster // a cluster with the same message, for each verdict of the filter
 		for i, c := range v.clusters {
 			if v.rejected[i]&(1<<f) == 0 {
 				continue
@@ -140,20 +193,15 @@ func (v *Verdicts) All() []Verdict {
 			all[first+at].Clusters = append(all[first+at].Clusters, c.Name)
 		}
 	}
-	var idle [len(idleReasons)]map[lack][]string
+	unchosen := map[idle][]string{}
 	for i, c := range v.clusters {
-		if v.chosen != nil && !v.chosen[i] && v.rejected[i] == 0 {
-			w, why := v.idle(i)
-			if idle[w] == nil {
-				idle[w] = map[lack][]string{}
-			}
-			idle[w][why] = append(idle[w][why], c.Name)
+		if !v.has(i) && v.rejected[i] == 0 {
+			d := v.idle(i)
+			unchosen[d] = append(unchosen[d], c.Name)
 		}
 	}
-	for w, names := range idle {
-		for _, why := range slices.SortedFunc(maps.Keys(names), lack.compare) {
-			all = append(all, idler(w, why, names[why]))
-		}
+	for _, d := range slices.SortedFunc(maps.Keys(unchosen), idle.compare) {
+		all = append(all, d.verdict(unchosen[d]))
 	}
 	if len(v.stays) > 0 {
 		all = append(all, v.staysFenced(v.stays))
@@ -161,13 +209,13 @@ func (v *Verdicts) All() []Verdict {
 	return all
 }
 
-// selected reports whether the policy is about the cluster. Clusters that the affinity does not
-// select, and those of other groups, are left out of messages. Otherwise a message would change
-// whenever any cluster joins.
+// selected reports whether the policy selects a cluster with these rejections, in the group that
+// was tried. Other clusters are left out of messages. Otherwise a message would change whenever any
+// cluster joins.
 func selected(r rejections) bool { return r&(1<<affinity|1<<otherGroup) == 0 }
 
-// absent returns, sorted, the names in the affinities that belong to no cluster or to a cluster
-// that is closed to the object. A user of the namespace cannot distinguish the two.
+// absent returns, sorted, the names in the affinities that no cluster has or whose cluster is
+// closed to the object. A user of the namespace cannot distinguish the two.
 func (v *Verdicts) absent() []string {
 	if v.request.Fence == nil {
 		return v.unknown
@@ -181,8 +229,9 @@ func (v *Verdicts) absent() []string {
 	return names
 }
 
-// details lists why each cluster was not chosen; clusters that the affinity does not select only if
-// all is set. Clusters that are closed to the object are left out.
+// details returns, as the end of a message, why each cluster was not chosen: one reason each, for
+// at most mostNamed clusters. Clusters that the affinity does not select are included only if all
+// is true. Clusters that are closed to the object are left out. It is "" if no cluster remains.
 func (v *Verdicts) details(all bool) string {
 	var said []byte
 	count := 0

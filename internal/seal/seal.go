@@ -25,19 +25,20 @@ import (
 const (
 	keySize  = 32
 	saltSize = 32
-	// HeadSize is the size of the identity of the key, at the beginning of sealed data.
+	// HeadSize is the size in bytes of the beginning of sealed data, which identifies the key.
 	HeadSize = 8
 )
 
 // Errors of Open.
 var (
-	// ErrKey: the key of the data is not among the keys.
+	// ErrKey: the data was encrypted with a key that Keys does not have, or Keys is nil.
 	ErrKey = errors.New("it was encrypted with a key that is not there")
-	// ErrForeign: the data was altered, or was sealed with another identity.
+	// ErrForeign: the data was altered or is too short, or was sealed with another identity.
 	ErrForeign = errors.New("it was altered, or belongs to something else")
 )
 
-// Keys is an immutable list of keys. The first one seals, and all of them open.
+// Keys is an immutable list of keys, at least one. Seal uses the first one, and Open uses the one
+// with which the data was sealed. If Keys is nil, Open returns ErrKey, and Seal must not be called.
 type Keys struct{ keys []key }
 
 type key struct {
@@ -45,16 +46,16 @@ type key struct {
 	secret []byte
 }
 
-// New returns a new random key, as a line for Parse.
+// New returns a new random key as one line of text, in the format of Parse.
 func New() string {
 	var secret [keySize]byte
 	_, _ = rand.Read(secret[:]) // never fails, see crypto/rand
 	return base64.StdEncoding.EncodeToString(secret[:])
 }
 
-// Parse reads keys: 32 random bytes in base64 on each line, the newest first. It ignores empty
-// lines, and lines that begin with #. Errors have the number of the line and nothing of its
-// content.
+// Parse reads the keys in a text: 32 random bytes in base64 on each line, the newest key first.
+// Empty lines, and lines that begin with #, are ignored. A text without a key is an error. Errors
+// have the number of the line and nothing of its content.
 func Parse(text []byte) (*Keys, error) {
 	k := &Keys{}
 	n := 0
@@ -79,11 +80,12 @@ func Parse(text []byte) (*Keys, error) {
 	return k, nil
 }
 
-// Newest returns the first HeadSize bytes of all data that is sealed now.
+// Newest returns the identity of the first key: the HeadSize bytes with which all data begins that
+// Seal returns. k must not be nil.
 func (k *Keys) Newest() []byte { return k.keys[0].head }
 
-// Knows reports whether the key of sealed data that begins with head is among the keys. No key
-// is among nil Keys.
+// Knows reports whether Open has the key for sealed data that begins with head, at least HeadSize
+// bytes. It is false if k is nil.
 func (k *Keys) Knows(head []byte) bool { return k != nil && k.find(head) != nil }
 
 func (k *Keys) find(head []byte) *key {
@@ -93,7 +95,9 @@ func (k *Keys) find(head []byte) *key {
 	return nil
 }
 
-// Seal encrypts data for an identity, which is a list of names.
+// Seal encrypts data with the first key. identity is a list of names that say to what the data
+// belongs; only Open with the same list decrypts the result. The result is different each time. k
+// must not be nil.
 func (k *Keys) Seal(plain []byte, identity ...string) ([]byte, error) {
 	out := make([]byte, HeadSize+saltSize, HeadSize+saltSize+len(plain)+16)
 	copy(out, k.keys[0].head)
@@ -105,7 +109,9 @@ func (k *Keys) Seal(plain []byte, identity ...string) ([]byte, error) {
 	return aead.Seal(out, make([]byte, aead.NonceSize()), plain, bound(identity)), nil //nolint:gosec // the key is of this message alone, by its salt
 }
 
-// Open decrypts sealed data for the same identity. Its errors are ErrKey and ErrForeign.
+// Open decrypts data that Seal returned for the same identity. The error is ErrKey if k is nil or
+// lacks the key. It is ErrForeign if the data is too short, was altered, or was sealed with another
+// identity.
 func (k *Keys) Open(sealed []byte, identity ...string) ([]byte, error) {
 	if len(sealed) < HeadSize+saltSize {
 		return nil, ErrForeign
@@ -128,8 +134,8 @@ func (k *Keys) Open(sealed []byte, identity ...string) ([]byte, error) {
 	return plain, nil
 }
 
-// aead returns a cipher with the key derived from the salt. That key is used for one message
-// only, so the nonce may be zero.
+// aead returns the cipher for one message: its key is derived from k and the salt of the message.
+// That key is used only once, so the nonce may be zero.
 func (k *key) aead(salt []byte) (cipher.AEAD, error) {
 	once, err := hkdf.Key(sha256.New, k.secret, salt, "orrery mirror: body", keySize)
 	if err != nil {
@@ -146,7 +152,8 @@ func (k *key) aead(salt []byte) (cipher.AEAD, error) {
 	return aead, nil
 }
 
-// bound encodes an identity without ambiguity.
+// bound encodes an identity for the cipher, so that two different lists of names have different
+// encodings.
 func bound(identity []string) []byte {
 	b, _ := json.Marshal(identity) //nolint:errchkjson // strings
 	return b

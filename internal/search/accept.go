@@ -13,14 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// media is one media type that a client accepts.
+// media is one media type of an Accept header, with its parameters.
 type media struct {
 	name   string
 	params map[string]string
 }
 
-// accepted returns the media types of the Accept header as the API servers of Kubernetes rank
-// them: by q, then types without a wildcard first, then in the order of the client.
+// accepted returns the media types of the Accept header in the order in which API servers of
+// Kubernetes rank them. A higher q comes first, then fewer wildcards, then the order of the client.
+// Invalid types and types with q=0 are left out. Without the header the result is */*.
 func accepted(r *http.Request) []media {
 	type ranked struct {
 		media
@@ -55,28 +56,32 @@ func accepted(r *http.Request) []media {
 	return out
 }
 
-// The forms in which objects can be returned.
+// The values of form.as: objects as they are, as a table, or only their metadata.
 const (
 	asObjects = ""
 	asTable   = "Table"
 	asPartial = "PartialObjectMetadata" // for a list: PartialObjectMetadataList
 )
 
-// form is one of these forms, with the version of meta.k8s.io (v1 or the identical v1beta1 of
-// older clients), and the encoding.
+// form is how an answer represents objects: what of them (as), and in which encoding (wire). For a
+// table and for PartialObjectMetadata, version is the version of meta.k8s.io: v1, or the identical
+// v1beta1 for older clients.
 type form struct {
 	as, version string
 	wire        wire
 }
 
+// apiVersion returns the apiVersion of a table or of PartialObjectMetadata in this form.
 func (f form) apiVersion() string {
 	return schema.GroupVersion{Group: metav1.GroupName, Version: f.version}.String()
 }
 
-// forms are the accepted forms that the fleet supports, the best first.
+// forms are the forms that a client accepts and the fleet supports, the best first.
 type forms []form
 
-// formsFor returns the forms in which a request can be answered.
+// formsFor returns the forms in which a request with the parameters p can be answered, the best
+// first. It is formsOf, except that the parameter onlyMetadata turns objects into
+// PartialObjectMetadata.
 func (p *params) formsFor(r *http.Request) forms {
 	all := formsOf(r)
 	for i := range all {
@@ -85,8 +90,8 @@ func (p *params) formsFor(r *http.Request) forms {
 	return all
 }
 
-// form returns the form of an answer. With onlyMetadata it is PartialObjectMetadata, unless the
-// client wants a table.
+// form returns the form of the answer if the client accepts the form as. It differs only for whole
+// objects with the parameter onlyMetadata: the answer has PartialObjectMetadata then.
 func (p *params) form(as form) form {
 	if p.onlyMetadata && as.as == asObjects {
 		as.as, as.version = asPartial, "v1"
@@ -94,7 +99,8 @@ func (p *params) form(as form) form {
 	return as
 }
 
-// formsOf returns the supported forms that the client accepts.
+// formsOf returns the forms that the Accept header of a request names and the fleet supports, the
+// best first. There may be none.
 func formsOf(r *http.Request) forms {
 	var all forms
 	for _, m := range accepted(r) {
@@ -123,7 +129,8 @@ func formsOf(r *http.Request) forms {
 	return all
 }
 
-// first returns the first form for which can is true, or an error with the supported forms.
+// first returns the first form for which can returns true. If there is none, it returns an error
+// (406) that names the forms which the fleet supports.
 func (f forms) first(can func(form) bool) (form, error) {
 	if i := slices.IndexFunc(f, can); i >= 0 {
 		return f[i], nil
@@ -133,8 +140,10 @@ func (f forms) first(can func(form) bool) (form, error) {
 			"meta.k8s.io/v1 or v1beta1, and in application/vnd.kubernetes.protobuf where it is not a table, nor a kind that Kubernetes does not have: accept application/json as well")
 }
 
-// choose returns the first possible form in which objects of a kind lose no field, as far as is
-// known. If there is none, it returns the first possible form.
+// choose returns the form for an answer with objects of a kind: the first for which can returns
+// true. Protobuf is skipped if learn has recorded that it loses fields of the kind, unless the
+// client accepts nothing else. Otherwise protobuf becomes inWholeProtobuf, which returns a
+// lossError for such an object. If can accepts no form, choose returns an error (406).
 func (s *Search) choose(accepts forms, kind schema.GroupVersionKind, can func(form) bool) (form, error) {
 	as, err := accepts.first(func(f form) bool {
 		_, loses := s.lossy.Load(f.encodes(kind))
@@ -149,7 +158,9 @@ func (s *Search) choose(accepts forms, kind schema.GroupVersionKind, can func(fo
 	return as, nil
 }
 
-// learn records that a kind loses fields in protobuf, if err says so. It reports whether it did.
+// learn reports whether err is a lossError: protobuf would lose fields of an object. If so, it
+// records the kind that e encodes, so that choose avoids protobuf for the kind. The caller then
+// answers again.
 func (s *Search) learn(e encoder, err error) bool {
 	_, lost := errors.AsType[lossError](err)
 	if lost {
@@ -158,7 +169,8 @@ func (s *Search) learn(e encoder, err error) bool {
 	return lost
 }
 
-// encodes returns the kind of the encoded objects, for a form that is not a table.
+// encodes returns the kind in which objects of a kind are encoded in this form:
+// PartialObjectMetadata, or the kind itself. It does not apply to tables.
 func (f form) encodes(kind schema.GroupVersionKind) schema.GroupVersionKind {
 	if f.as == asPartial {
 		return schema.FromAPIVersionAndKind(f.apiVersion(), asPartial)
@@ -166,8 +178,9 @@ func (f form) encodes(kind schema.GroupVersionKind) schema.GroupVersionKind {
 	return kind
 }
 
-// formOf returns the first accepted form except protobuf, for answers that are not a list,
-// object or watch of one type.
+// formOf returns the best form for an answer that is not a list, object or watch of one type, such
+// as counts. Protobuf cannot encode such answers. If the client accepts no other form, it returns
+// an error (406).
 func formOf(r *http.Request) (form, error) {
 	return formsOf(r).first(func(f form) bool { return f.wire != inProtobuf })
 }

@@ -9,8 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// ambiguous returns the error that the requested object exists in several clusters. It contains
-// the commands that show one of them, and all.
+// ambiguous returns the error (409) that the requested object exists in several clusters. There
+// must be at least one cluster. The message has two commands: one shows the object in one cluster,
+// the other lists all. It sorts clusters in place.
 func ambiguous(at location, clusters []string) error {
 	kind, namespace := at.asked().GroupResource().String(), ""
 	if at.namespace != "" {
@@ -22,7 +23,7 @@ func ambiguous(at location, clusters []string) error {
 		kind, namespace, shellWord("metadata.name="+fields.EscapeValue(at.name))))
 }
 
-// shellWord returns a text as one word of a POSIX shell's command line.
+// shellWord returns a text as one word of a POSIX shell's command line, in quotes if necessary.
 func shellWord(text string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:/@%+=,", r)

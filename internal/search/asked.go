@@ -22,59 +22,67 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// asked is what a request selects by beside selectors: q, in the query language for people, and
-// filter, a CEL expression.
+// asked is the part of a request that selects objects by q, a query in the language of package
+// query, and by filter, a CEL expression. Selectors and names are in params.
 //
-// The terms that the store can evaluate become a part of the query of the store. The others are
-// evaluated on the remaining objects, the candidates. A request reads at most mostCandidates.
+// The store evaluates the terms that it can, as a part of its own query. The other terms and the
+// filter are evaluated here, on the objects that the store returns: the candidates. One request
+// reads at most mostCandidates of them.
 type asked struct {
-	text   string // of q
+	text   string // the parameter q
 	query  query.Query
 	filter *expression.Expression
-	now    time.Time // the time with which ages are compared
-	// budget is shared by all types of a request; nil: each query has its own.
+	now    time.Time // ages in q are relative to this time
+	// budget limits the cost of filter. All types of a request share it; nil: each type has its own.
 	budget *expression.Budget
 }
 
 // mostCandidates is the maximum number of objects that a request reads to evaluate q or filter.
 const mostCandidates = 10_000
 
-// mostKept is the maximum number of bytes of matching objects that such a request keeps in
-// memory. A page ends at mostCandidates or mostKept; a request without a limit fails there.
+// mostKept is the number of bytes of matching objects after which a request with q or filter stops
+// reading. A page ends at mostCandidates or mostKept. A request without a limit then fails.
 const mostKept = 256 << 20
 
+// parse parses the parameter q. The error wraps query.ErrSyntax, and its text is for users.
 func (a *asked) parse(text string) (err error) {
 	a.text = text
 	a.query, err = query.Parse(text)
 	return err
 }
 
+// compile compiles the parameter filter. The error is for users.
 func (a *asked) compile(text string) (err error) {
 	a.filter, err = expression.Compile(text)
 	return err
 }
 
-// empty reports whether neither q nor filter selects anything.
+// empty reports whether the request has neither terms of q nor a filter.
 func (a *asked) empty() bool { return len(a.query.Terms) == 0 && a.filter == nil }
 
-// tag returns a hash of q and filter for continue tokens; "" if both are empty.
+// tag returns a hash of q and filter, which ends with ~, for continue tokens: a token must not be
+// used with another q or filter. It is "" if the request has neither.
 func (a *asked) tag() string {
 	if a.empty() {
 		return ""
 	}
 	h := fnv.New32a()
-	_, _ = fmt.Fprintf(h, "%q %q", a.query.String(), a.filter) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "%q %q", a.query.String(), a.filter) // writes to a hash do not fail
 	return fmt.Sprintf("%08x~", h.Sum32())
 }
 
-// unlikeError is the error that the objects of a type do not have what a term selects by.
+// unlikeError means that no object of a type can match a term of q: the term names another kind, or
+// a field that the type does not have. A search of every kind skips the type. A list of one type
+// returns the error to the client (400).
 type unlikeError struct{ *apierrors.StatusError }
 
+// unlike returns an unlikeError (400) with a message that begins with "parameter q: ".
 func unlike(format string, args ...any) error {
 	return unlikeError{apierrors.NewBadRequest("parameter q: " + fmt.Sprintf(format, args...))}
 }
 
-// ofGroup makes an unlikeError name the parameter group instead of q.
+// ofGroup returns an unlikeError whose message names the parameter group instead of q. It returns
+// any other error unchanged.
 func ofGroup(err error) error {
 	e, ok := errors.AsType[unlikeError](err)
 	if !ok {
@@ -83,18 +91,20 @@ func ofGroup(err error) error {
 	return unlikeError{apierrors.NewBadRequest(strings.Replace(e.ErrStatus.Message, "parameter q:", "parameter group:", 1))}
 }
 
-// Unwrap returns the error for the client.
+// Unwrap returns the error for the client, with status 400.
 func (e unlikeError) Unwrap() error { return e.StatusError }
 
-// fieldsOf are, by key of the query language, the field that a type must have for the key.
+// fieldsOf has the paths of the fields that the keys phase, node and replicas of the query language
+// are about. A term with such a key cannot match a type without the field.
 var fieldsOf = map[string]string{
 	query.Phase:    "status.phase",
 	query.Node:     "spec.nodeName",
 	query.Replicas: "spec.replicas",
 }
 
-// about returns an unlikeError if the objects of a type cannot have what a key is about; nil if
-// they may have it.
+// about returns an unlikeError if objects of the type at cannot have what terms with the key are
+// about, such as images. It returns nil if they may have it. k has the clusters whose definitions
+// of the type are read. Any other error is that of the store.
 func (s *Search) about(ctx context.Context, at location, k kind, key string) error {
 	switch field, ok := fieldsOf[key]; {
 	case ok:
@@ -117,8 +127,10 @@ func (s *Search) about(ctx context.Context, at location, k kind, key string) err
 	return nil
 }
 
-// narrow removes from a type the clusters that q and filter exclude. It returns an error if q
-// names another kind, or a field that the type does not have.
+// narrow removes from k the clusters that q and filter exclude, and sets k.partial if they name
+// clusters. It returns an unlikeError if q names another kind than that at the path, or a field
+// that the type does not have. It returns a closedError if q names a cluster that the fleet does
+// not have, or in which the caller (seen) may see nothing.
 func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen scope) error {
 	only := func(in func(cluster string) bool) {
 		out := func(cluster string) bool { return !in(cluster) }
@@ -131,7 +143,7 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 			k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], out)
 		}
 	}
-	said := map[string]bool{} // keys that about accepted for the type
+	said := map[string]bool{} // keys of terms that about has accepted for the type
 	var clusters []string
 	for _, t := range a.query.Terms {
 		if t.Key == query.Kind && t.IsKind(at.Group, kindNames(*k)) == t.Not {
@@ -151,8 +163,9 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 		}
 		for _, v := range t.Values {
 			if !v.Glob && (!slices.Contains(clusters, v.Text) || seen.fence != nil && seen.closed(v.Text)) {
-				// A search of every kind continues with the next kind, for a closed and for an
-				// absent cluster.
+				// A closedError lets a search of every kind continue with the next kind. It does so
+				// for a hidden cluster and for one that does not exist, so that the caller learns
+				// nothing.
 				return closedError{noClusterIn("q", v.Text)}
 			}
 		}
@@ -170,12 +183,14 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 	return nil
 }
 
-// kindNames returns the names by which a request may name a kind.
+// kindNames returns the names by which a request may name the kind k: kind, plural, singular and
+// short names.
 func kindNames(k kind) []string {
 	return append([]string{k.GroupVersionKind.Kind, k.Resource, k.Singular}, k.ShortNames...)
 }
 
-// namespaces returns the namespaces if q selects them by exact names only; else nil.
+// namespaces returns the namespaces of q if exactly one term selects namespaces, by exact names and
+// without a minus; else nil. Then the request counts as one for these namespaces.
 func (a *asked) namespaces() []string {
 	terms := a.query.Of(query.Namespace)
 	if len(terms) != 1 || terms[0].Not || slices.ContainsFunc(terms[0].Values, func(v query.Value) bool { return v.Glob }) {
@@ -184,6 +199,7 @@ func (a *asked) namespaces() []string {
 	return texts(terms[0])
 }
 
+// texts returns the texts of the values of a term.
 func texts(t query.Term) (out []string) {
 	for _, v := range t.Values {
 		out = append(out, v.Text)
@@ -191,14 +207,15 @@ func texts(t query.Term) (out []string) {
 	return out
 }
 
-// refine adds to a query the terms that the store can evaluate. It returns a filter for the
-// rows, or nil if no term is left.
+// refine adds to the query q of the store what the store can evaluate of a. It returns a function
+// that evaluates the rest on rows; nil if nothing is left. The function accepts rows without a
+// body. It returns an error (400) if the filter costs too much. k has the names of the kind.
 func (a *asked) refine(q *store.Query, k kind) (keep, error) {
-	rest := false // whether terms are left
+	rest := false // whether rows must be compared with terms
 	if q.Labels == nil {
 		q.Labels = labels.Everything()
 	}
-	// The appended slices must not be shared with the queries of other types.
+	// Queries of other types share these slices: without Clip, append could overwrite theirs.
 	q.NameContains, q.Texts, q.Fields = slices.Clip(q.NameContains), slices.Clip(q.Texts), slices.Clip(q.Fields)
 	var required labels.Requirements
 	for _, t := range a.query.Terms {
@@ -215,14 +232,14 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 		}
 	}
 	if len(required) > 0 {
-		q.Labels = q.Labels.Add(required...) // at once: each Add copies and sorts all
+		q.Labels = q.Labels.Add(required...) // in one call: each Add copies and sorts all
 	}
 	if !rest && a.filter == nil {
 		return nil, nil //nolint:nilnil // there is nothing to look for
 	}
 	aliases, budget := kindNames(k), cmp.Or(a.budget, new(expression.Budget))
 	return func(ctx context.Context, row *store.Row) (bool, error) {
-		if row.Body == nil { // the journal has only the key of this state
+		if row.Body == nil { // only the key of this state is known, so it may match
 			return true, nil
 		}
 		if rest && !a.query.Matches(query.Object{
@@ -242,8 +259,9 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	}, nil
 }
 
-// pushTerm adds a term to a query, as far as the store can evaluate it. left is true if rows
-// must be compared with the term, too. Requirements on labels are added to required.
+// pushTerm adds to the query q of the store as much of the term t as the store can evaluate. left
+// is true if rows must be compared with the term, too. Requirements on labels go to required and
+// not to q. An invalid label is an error (400).
 func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirements) (left bool, err error) {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	pattern := func(namespace bool, values ...query.Value) {
@@ -261,7 +279,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirem
 			return false, nil
 		}
 		if !v.Glob {
-			// For up to this number an index may help.
+			// The store can use an index for up to this number of texts.
 			if most := 10; !t.Not && len(q.NameContains) < most && len(v.Text) <= 253 {
 				q.NameContains = append(q.NameContains, v.Text)
 				return false, nil
@@ -294,7 +312,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirem
 		pushField(q, t, "spec.nodeName")
 		return true, nil
 	case query.Image:
-		if !globbed && !t.Not { // an object with these words in an image has them in its text
+		if !globbed && !t.Not { // the full text of an object has the words of its images
 			q.Texts = append(q.Texts, store.FullText{Any: t.Phrases()})
 		}
 		pushField(q, t, store.FieldImages)
@@ -314,7 +332,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirem
 	return false, nil
 }
 
-// rare returns the value of store.FieldIs that a term selects; "" if the term is another one.
+// rare returns the state of store.FieldIs that a term with the key is selects: Unready for
+// -is:ready, Terminating for is:terminating. It is "" for any other term. Few objects have these
+// states, so the store has an index of them.
 func rare(t query.Term) string {
 	switch {
 	case len(t.Values) != 1:
@@ -326,8 +346,8 @@ func rare(t query.Term) string {
 	return ""
 }
 
-// pushPrefix sets the name prefix of a query if the term is the prefix of a name and the query
-// has none yet. It returns false if it did not.
+// pushPrefix sets q.NamePrefix if the term is a prefix such as web-*, and q has no prefix yet. It
+// returns false if it did nothing.
 func pushPrefix(q *store.Query, t query.Term) bool {
 	if t.Not || len(t.Values) != 1 || !t.Values[0].Glob || q.NamePrefix != "" {
 		return false
@@ -340,8 +360,10 @@ func pushPrefix(q *store.Query, t query.Term) bool {
 	return true
 }
 
-// pushLabel adds a term about a label. For a pattern the store only checks that the label
-// exists, and left is true.
+// pushLabel adds to required what the store can check of a term about a label. globbed means that a
+// value is a pattern: then the store only checks that the label exists, or nothing if the term is
+// negated. left is true if rows must be compared with the term, too. An invalid label or value is
+// an error (400).
 func pushLabel(required *labels.Requirements, t query.Term, globbed bool) (left bool, err error) {
 	var op selection.Operator
 	var values []string
@@ -365,8 +387,10 @@ func pushLabel(required *labels.Requirements, t query.Term, globbed bool) (left 
 	return globbed, nil
 }
 
-// pushField adds the value that an indexed field must have or, for several values, patterns and
-// images, the texts that the field must mention.
+// pushField adds to q what the store's index of a field, at path, can check of a term. One exact
+// value is required. Several values, patterns and images only require that the field contains
+// certain texts. It adds nothing for a negated term or without an index. The caller must compare
+// rows with the term, too.
 func pushField(q *store.Query, t query.Term, path string) {
 	if t.Not || !store.FieldOf(q.Group, q.Resource, path) {
 		return
@@ -383,8 +407,9 @@ func pushField(q *store.Query, t query.Term, path string) {
 	q.Mentions = append(q.Mentions, mentions)
 }
 
-// pushEquality adds a condition of an expression if the store can find it without reading
-// objects.
+// pushEquality adds an equality that the filter requires to q or, for a label, to required, if the
+// store can find it without reading objects. It adds nothing otherwise. The caller must evaluate
+// the filter on rows, too.
 func pushEquality(q *store.Query, e expression.Equality, required *labels.Requirements) {
 	switch path := e.Path; {
 	case len(path) == 2 && path[0] == "metadata" && path[1] == "name":
@@ -402,12 +427,15 @@ func pushEquality(q *store.Query, e expression.Equality, required *labels.Requir
 	}
 }
 
-// keep reports whether a row, which the query of the store selected, matches q and filter.
+// keep reports whether a row, which the query of the store selected, also matches the rest of q and
+// filter. refine makes it.
 type keep func(ctx context.Context, row *store.Row) (bool, error)
 
-// sift returns the indices of the rows that match. It uses several goroutines for many rows.
+// sift returns the indices of the rows for which f returns true, in order. For many rows it uses
+// several goroutines, so f is called concurrently. Errors of f are joined, and a panic of f becomes
+// an error.
 func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error) {
-	const few = 50 // rows do not justify another goroutine
+	const few = 50 // fewer rows do not justify another goroutine
 	workers := min(runtime.GOMAXPROCS(0), 1+len(rows)/few)
 	found, failed := make([][]int, workers), make([]error, workers)
 	var running sync.WaitGroup
@@ -430,14 +458,15 @@ func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error
 	return slices.Concat(found...), errors.Join(failed...)
 }
 
-// unexpected returns the error for a panic in a goroutine other than that of the request, where
-// a panic would end the process.
+// unexpected returns the error for a panic that a goroutine has recovered. Without recovery, a
+// panic in a goroutine other than that of the request would end the process.
 func unexpected(panicked any) error {
 	return fmt.Errorf("look for what is asked: panic: %v\n%s", panicked, debug.Stack())
 }
 
-// tooMany returns the error for a request that would have to read more than mostCandidates at
-// once.
+// tooMany returns the error (400) for a request with q or filter that reads too many objects
+// (mostCandidates) or keeps too many bytes (mostKept). It advises to set a limit or to narrow the
+// search.
 func tooMany(resource string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(
 		"what q or filter ask for is looked for in more than %d %s: set a limit to have the answer in pages (kubectl does), or narrow it by namespace, cluster, label, name, age, phase or node",

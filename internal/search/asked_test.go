@@ -28,7 +28,7 @@ var (
 	eventKind   = schema.GroupVersionKind{Version: "v1", Kind: "Event"}
 )
 
-// anObject is an object of a kind with what terms ask for, chosen at random.
+// anObject returns an object with random values in the fields that terms of q compare.
 func anObject(random *rand.Rand, gvk schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
 	pick := func(of ...any) any { return of[random.IntN(len(of))] }
 	o := &unstructured.Unstructured{Object: map[string]any{}}
@@ -63,7 +63,8 @@ func anObject(random *rand.Rand, gvk schema.GroupVersionKind, namespace, name st
 	return o
 }
 
-// everyKind is a fleet of pods, deployments, services and events in three clusters, and its rows.
+// everyKind returns a fleet with pods, deployments, services and events in three clusters, and
+// the rows of its store.
 func everyKind(t testing.TB) (*fleet, []store.Row) {
 	t.Helper()
 	f := newFleet(t, "ash", "elm", "oak")
@@ -94,7 +95,7 @@ func everyKind(t testing.TB) (*fleet, []store.Row) {
 	return f, rows
 }
 
-// queries are of each term, alone and together.
+// queries has each term of q, alone and combined.
 var queries = []string{
 	"", "web", "-web", "we*-0*", "kind:Pod", "kind:po,deploy", "-kind:Pod", "kind:apps/*", "kind:deployments.apps", "cluster:oak", "cluster:*k", "-cluster:a*", "cluster:ash,oak ns:shop",
 	"ns:shop", "ns:sh*", "-ns:shop", "ns:shop,blog name:web-0*", "name:web-02", "name:web-02,db-03", "-name:web-02", "name:*-1*", `name:"web*"`,
@@ -107,7 +108,8 @@ var queries = []string{
 	"kind:Pod phase:Running node:n1 image:nginx app=web web", "kind:Service has:owner age<3d",
 }
 
-// TestAsked: whatever the store tells by itself, lists of each kind and the search of every kind answer with what the query says of the rows.
+// TestAsked: lists of one kind, the search of all kinds and the counts return exactly the rows
+// that match the query, for terms that the store evaluates and for all others.
 func TestAsked(t *testing.T) {
 	f, rows := everyKind(t)
 	aliases := map[string][]string{"pods": {"pods", "pod", "po"}, "deployments": {"deployments", "deployment", "deploy"}, "services": {"services", "service"}, "events": {"events", "event"}}
@@ -144,7 +146,7 @@ func TestAsked(t *testing.T) {
 				for resource, path := range paths {
 					code, body := f.ask(t, http.MethodGet, path+"?"+url.Values{"q": {text}, "limit": {limit}}.Encode(), "")
 					if code.StatusCode == http.StatusBadRequest && want[resource] == nil {
-						continue // says why there can be none
+						continue // the error says why no object can match
 					}
 					if code.StatusCode != http.StatusOK {
 						t.Fatalf("%s: %v", path, body["message"])
@@ -154,7 +156,7 @@ func TestAsked(t *testing.T) {
 					}
 				}
 			}
-			// What is counted is what is found.
+			// The counts cover the same objects.
 			_, body := f.ask(t, http.MethodGet, "/search?"+url.Values{"q": {text}, "group": {"kind,cluster"}}.Encode(), "")
 			counts := map[string]int64{}
 			for _, one := range all {
@@ -168,7 +170,8 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// grouped are the counts of an answer.
+// grouped returns the counts of an answer. The keys are the values of a group, joined by
+// blanks.
 func grouped(t testing.TB, body map[string]any) map[string]int64 {
 	t.Helper()
 	out := map[string]int64{}
@@ -186,7 +189,8 @@ func grouped(t testing.TB, body map[string]any) map[string]int64 {
 	return out
 }
 
-// pages are the objects of all pages.
+// pages returns the objects of all pages as CLUSTER/NAMESPACE/NAME, and with kinds as KIND
+// CLUSTER/NAMESPACE/NAME.
 func (f *fleet) pages(t testing.TB, path string, parameters url.Values, kinds bool) (out []string) {
 	t.Helper()
 	for {
@@ -245,7 +249,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestAskedRefused: what cannot be answered is refused with what to do, and a token is of the query that it was returned for.
+// TestAskedRefused: requests that cannot be answered get an error that says what to do. A
+// continue token is only valid for the query that returned it.
 func TestAskedRefused(t *testing.T) {
 	f, _ := everyKind(t)
 	_, body := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1&q=is:ready", "")
@@ -305,7 +310,8 @@ func TestAskedRefused(t *testing.T) {
 	}
 }
 
-// TestHostileQueries: what is SQL, or a wildcard of it, is a text like others.
+// TestHostileQueries: SQL, its wildcards and the operators of its full-text search are plain
+// text in q. They match nothing and change nothing.
 func TestHostileQueries(t *testing.T) {
 	f, _ := everyKind(t)
 	for _, text := range []string{`%`, `_`, `"' OR 1=1 --"`, `name:"'; DROP TABLE object; --"`, `name:"web%"`, `name:web_00`, `phase:"Running\"],[\""`, `text:"' OR 1=1 --"`, `text:"NEAR(web db)"`, `text:"web db*"`, `text:"web" text:AND text:OR`, `text:"^ {words} : web - db"`, `text:"%web" text:"_2"`, `image:"%x"`, `label:app="x"`, `ns:"[a-z]*"`, `node:"?1"`, `"\u0000"`} {
@@ -318,7 +324,8 @@ func TestHostileQueries(t *testing.T) {
 	}
 }
 
-// TestAskedRights: who may list a kind in one namespace finds and counts what is there, and nothing else; of kinds that they may not list, nothing.
+// TestAskedRights: a caller that may list a kind in one namespace finds and counts only objects
+// of this namespace, in the clusters that it may use. Other kinds are not found.
 func TestAskedRights(t *testing.T) {
 	f, rows := everyKind(t)
 	f.some = []string{"shop"}
@@ -381,7 +388,8 @@ func TestAskedRights(t *testing.T) {
 	}
 }
 
-// TestKindsDiffer: what is closed of one kind is left out of a search, and does not end it for the others; a token is of the search that it was given for.
+// TestKindsDiffer: a search leaves out a kind in clusters where the caller may not see it, and
+// still returns the other kinds there. A token is only valid for the search that returned it.
 func TestKindsDiffer(t *testing.T) {
 	f, _ := everyKind(t)
 	f.some = []string{"shop"}
@@ -411,8 +419,9 @@ func TestKindsDiffer(t *testing.T) {
 	}
 }
 
-// TestCandidates: what must be looked for in objects is looked for in so many for each request: with a limit the answer comes in pages, some of which may
-// be empty; without one it is refused.
+// TestCandidates: a request reads at most mostCandidates objects to evaluate a filter. With a
+// limit the answer comes in pages, some of which may be empty. Without a limit the request is
+// refused. A filter that costs too much is refused as well.
 func TestCandidates(t *testing.T) {
 	f := newFleet(t, "oak")
 	f.serve(podKind, "pods", true, "oak")
@@ -452,7 +461,36 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestAskedWatch: a watch tells of what comes to be asked for, and of what no longer is.
+// TestSearchOfLargeObjects: a page of a search of every kind ends after mostRead bytes of objects,
+// also if one kind has more. The next page continues there.
+func TestSearchOfLargeObjects(t *testing.T) {
+	f := newFleet(t, "oak")
+	f.serve(podKind, "pods", true, "oak")
+	fill := strings.Repeat("x", mostRead/pageSize+1)
+	changes := make([]store.Change, 0, pageSize+10)
+	for i := range pageSize + 10 {
+		changes = append(changes, store.Change{Row: store.Row{
+			Cluster: "oak", Version: "v1", Kind: "Pod", Resource: "pods", Namespace: "shop", Name: fmt.Sprintf("pod-%03d", i),
+			Body: fmt.Appendf(nil, `{"metadata":{"name":"pod-%03d","namespace":"shop"},"spec":{"fill":%q}}`, i, fill),
+		}})
+	}
+	if err := f.store.Write(t.Context(), changes); err != nil {
+		t.Fatal(err)
+	}
+	const path = "/search?limit=1000&onlyMetadata=true"
+	_, body := f.ask(t, http.MethodGet, path, "")
+	next, _ := body["metadata"].(map[string]any)["continue"].(string)
+	if got := len(found(body)); got != pageSize || next == "" {
+		t.Fatalf("the first page has %d objects and continues with %q, want %d", got, next, pageSize)
+	}
+	_, body = f.ask(t, http.MethodGet, path+"&continue="+url.QueryEscape(next), "")
+	if got := len(found(body)); got != 10 || body["metadata"].(map[string]any)["continue"] != nil {
+		t.Errorf("the second page has %d objects: %v", got, body["metadata"])
+	}
+}
+
+// TestAskedWatch: a watch with q or filter sends ADDED when an object begins to match, and
+// DELETED when it no longer matches.
 func TestAskedWatch(t *testing.T) {
 	f := threeClusters(t)
 	version := "&resourceVersion=" + f.version(t, "/api/v1/pods")
@@ -460,7 +498,9 @@ func TestAskedWatch(t *testing.T) {
 	byFilter := f.watch(t, "/api/v1/pods?watch=true&filter="+url.QueryEscape(`object.status.phase == "Failed"`)+version)
 	begins := f.watch(t, "/api/v1/pods?watch=true&q=-is:terminating+web")
 	for _, want := range []string{"ADDED elm/shop/web", "ADDED oak/shop/web"} {
-		if got := begins.next(); got != want { // read here: a watch that begins with what there is reads it after the answer's header
+		// Wait here for these events: a watch without resourceVersion reads the existing
+		// objects after the header of its answer was sent.
+		if got := begins.next(); got != want {
 			t.Fatalf("begins: %s, want %s", got, want)
 		}
 	}
@@ -486,7 +526,8 @@ func TestAskedWatch(t *testing.T) {
 	}
 }
 
-// TestSearchForms: a search is a table with the kind and the state of each, metadata, and an explanation.
+// TestSearchForms: the answer to a search can be a table with the kind and the state of each
+// object, metadata, an explanation or counts.
 func TestSearchForms(t *testing.T) {
 	f := threeClusters(t)
 	_, body := f.ask(t, http.MethodGet, "/search?q=db", "application/json;as=Table;v=v1;g=meta.k8s.io")

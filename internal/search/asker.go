@@ -25,41 +25,47 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Live is a cluster that is asked directly, for objects that are never mirrored.
+// Live is a member cluster that the hub asks during a request, for metrics: they are never
+// mirrored.
 type Live interface {
 	// Reachable is false if the cluster has not answered for some time.
 	Reachable() bool
 	// Serves returns whether the cluster has a type, as far as is known.
 	Serves(gvr schema.GroupVersionResource) presence.Presence
-	// Get reads a path of the cluster as JSON. The answer has no size limit: asker sets one.
+	// Get sends a GET for a path to the API server of the cluster, for an answer in JSON. It does
+	// not limit the size of the answer.
 	Get(ctx context.Context, path string) (*http.Response, error)
 }
 
-// Limits on questions to clusters. A user that may see one namespace must not be able to slow
-// down the clusters or the hub.
+// Limits on questions to clusters: requests for metrics. A user that may see one namespace must not
+// be able to slow down the clusters or the hub.
 const (
-	// liveTime is the time that a cluster may take to answer.
+	// liveTime is the time that a cluster may take to answer a question for metrics.
 	liveTime = 5 * time.Second
-	// liveBudget is the time that a request may take, including the time in the queue.
+	// liveBudget is the time that one request for metrics may take, including the time in the queue.
 	liveBudget = 10 * time.Second
-	// liveFresh is the time for which an answer also serves the same question of others.
+	// liveFresh is the time for which an answer of a cluster with metrics also serves the same
+	// question in other requests.
 	liveFresh = 2 * time.Second
-	// liveRest is the time for which an overloaded or failing cluster is not asked.
+	// liveRest is the time for which a cluster is not asked for metrics after it failed or was
+	// overloaded.
 	liveRest = 5 * time.Second
-	// livePerCluster is the number of concurrent questions to a cluster.
+	// livePerCluster is the maximum number of concurrent questions to one cluster for metrics.
 	livePerCluster = 2
-	// liveAtOnce is the number of concurrent questions to all clusters.
+	// liveAtOnce is the maximum number of concurrent questions to all clusters for metrics.
 	liveAtOnce = 256
-	// liveWaiting is the number of questions to a cluster that are sent or queued.
+	// liveWaiting is the maximum number of questions to one cluster for metrics that have no answer
+	// yet.
 	liveWaiting = 64
-	// liveWaitingAll is the same number for all clusters together.
+	// liveWaitingAll is the maximum number of questions to all clusters for metrics that have no
+	// answer yet.
 	liveWaitingAll = 16384
-	// liveNamespaces is the number of namespaces that are asked for one by one. For more
-	// namespaces, one question asks for all.
+	// liveNamespaces is the maximum number of namespaces for which a cluster is asked one by one for
+	// metrics. For more namespaces, one question is for all.
 	liveNamespaces = 4
 )
 
-// bounds are limits in bytes.
+// bounds are the maximum numbers of bytes that answers of clusters may have.
 type bounds struct {
 	answer   int64 // one answer of a cluster
 	request  int64 // the objects in the answer to one request
@@ -80,15 +86,16 @@ var (
 	errFull        = errors.New("the hub holds as many answers of clusters as it can: ask for single clusters or namespaces, or in a moment")
 )
 
-// question is a question to a cluster: for all objects of a type, or for those of a namespace.
-// One object is looked up in these. Questions for single objects could all differ, and no answer
-// would serve two requests.
+// question asks one cluster for all metrics of a type, or for those of one namespace. There are no
+// questions for single objects: they would all differ, and no answer would serve two requests. The
+// caller finds the objects in the answer.
 type question struct {
 	cluster   string
 	api       *member.API
-	namespace string // "": all
+	namespace string // "": all namespaces
 }
 
+// path returns the path on the API server of the cluster that answers the question.
 func (q question) path() string {
 	path := "/apis/" + q.api.GroupVersionKind.GroupVersion().String()
 	if q.namespace != "" {
@@ -97,14 +104,14 @@ func (q question) path() string {
 	return path + "/" + q.api.Resource
 }
 
-// asker asks clusters. Requests with the same question at about the same time share one answer.
-// Its limits are separate from those of the hub's own requests to a cluster. Otherwise questions
-// of users would use up the latter, and a slow metrics server would count as a slow cluster.
+// asker asks clusters for metrics, and shares the answers: equal questions at about the same time
+// are one. Its limits are separate from those of the hub's other requests to a cluster, which users
+// must not slow down. It may be used from several goroutines.
 type asker struct {
 	live  func(cluster string) (Live, bool)
 	slots chan struct{}
 	most  bounds
-	held  atomic.Int64 // bytes in memory
+	held  atomic.Int64 // bytes in memory: answers, until liveFresh is over, and rows of requests
 
 	mu        sync.Mutex
 	places    places
@@ -112,18 +119,19 @@ type asker struct {
 	clusters  map[string]*contact
 }
 
-// contact is the state of the questions to a cluster. It is kept while questions are unanswered
-// or the cluster rests.
+// contact is the state of the questions to one cluster: its slots, and whether the cluster rests,
+// which means that it is not asked for a while. A contact without unanswered questions is deleted,
+// unless the cluster rests.
 type contact struct {
 	slots  chan struct{}
 	places places
 	rests  time.Time // the cluster is not asked before this time
-	why    error
+	why    error     // the failure after which the cluster rests
 }
 
-// places are slots for unanswered questions. A question belongs to the user that asked it first.
-// A user may have no more places than are free for all others, so that a user that takes as many
-// as possible leaves half of them.
+// places counts the unanswered questions by the user that asked first, and limits them to most. A
+// user gets no more of them than are free, so one user can take at most half. The asker must be
+// locked.
 type places struct {
 	most, taken int
 	of          map[string]int
@@ -131,13 +139,16 @@ type places struct {
 
 func newPlaces(most int) places { return places{most: most, of: map[string]int{}} }
 
+// free reports whether the user may have another unanswered question.
 func (p *places) free(user string) bool { return p.of[user] < p.most-p.taken }
 
+// take counts a new unanswered question of the user.
 func (p *places) take(user string) {
 	p.taken++
 	p.of[user]++
 }
 
+// giveBack reverses one call of take, when the question was answered.
 func (p *places) giveBack(user string) {
 	p.taken--
 	if p.of[user]--; p.of[user] == 0 {
@@ -145,15 +156,16 @@ func (p *places) giveBack(user string) {
 	}
 }
 
-// inquiry is a question to a cluster, with the answer once done is closed.
+// inquiry is a question that was asked, for one or more callers. done is closed when rows or err
+// have the answer.
 type inquiry struct {
 	question
 	user string // the user that asked first
 
 	done    chan struct{} // closed when the answer is there
-	sent    atomic.Bool
+	sent    atomic.Bool   // the cluster was asked
 	cancel  context.CancelFunc
-	waiting int // callers that wait for the answer; the asker must be locked
+	waiting int // number of callers that wait for the answer; the asker must be locked
 	rows    []store.Row
 	err     error
 }
@@ -165,8 +177,10 @@ func newAsker(live func(cluster string) (Live, bool)) *asker {
 	}
 }
 
-// ask asks a question, or joins others with the same question. The caller must call wait. If
-// there is no free place, wait returns errBusy at once.
+// ask asks a question, unless it is unanswered or was answered within liveFresh: then the result is
+// that inquiry. ask does not block. The caller must call wait once with the result. If the user or
+// all users have too many unanswered questions, wait returns errBusy at once. The end of ctx does
+// not end the question.
 func (a *asker) ask(ctx context.Context, q question) *inquiry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,14 +205,15 @@ func (a *asker) ask(ctx context.Context, q question) *inquiry {
 	a.places.take(r.user)
 	c.places.take(r.user)
 	a.inquiries[q] = r
-	// Other callers may wait for the answer, too.
+	// The question outlives this request, because other callers may wait for its answer, too.
 	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go a.run(ctx, c, r)
 	return r
 }
 
-// wait returns the rows of the answer, which must not be changed. It returns errLate or
-// errNotAsked if ctx ends first.
+// wait waits for the answer to an inquiry and returns its rows, which must not be changed. If ctx
+// ends first, it returns errLate, or errNotAsked if the cluster was not asked yet. Each call of ask
+// needs one call of wait: an inquiry without waiting callers is cancelled.
 func (a *asker) wait(ctx context.Context, r *inquiry) ([]store.Row, error) {
 	defer a.leave(r)
 	select {
@@ -217,7 +232,8 @@ func (a *asker) wait(ctx context.Context, r *inquiry) ([]store.Row, error) {
 	return nil, errNotAsked
 }
 
-// leave cancels a question if no caller waits for the answer any more.
+// leave subtracts one caller from an inquiry. Without an answer and without further callers, the
+// inquiry is cancelled.
 func (a *asker) leave(r *inquiry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,7 +248,9 @@ func (a *asker) leave(r *inquiry) {
 	}
 }
 
-// run gets the answer, or an error, and closes r.done.
+// run asks the cluster of the inquiry r, stores rows or an error in r, and closes r.done. After a
+// failure of the cluster, c rests for liveRest. The answer serves other requests for liveFresh, and
+// its bytes count in a.held until then.
 func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 	var held int64
 	defer func() {
@@ -288,7 +306,8 @@ func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 	}
 }
 
-// answered releases the place of a question and closes its done channel.
+// answered ends an inquiry after its answer: it subtracts the inquiry from the unanswered ones,
+// deletes the contact if it is unused, and closes r.done.
 func (a *asker) answered(c *contact, r *inquiry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -298,15 +317,16 @@ func (a *asker) answered(c *contact, r *inquiry) {
 	close(r.done)
 }
 
-// drop deletes the contact of a cluster that has no unanswered question and does not rest: the
-// cluster may have left the fleet. The asker must be locked.
+// drop deletes the contact of a cluster that has no unanswered question and does not rest.
+// Otherwise contacts of clusters that left the fleet would stay. The asker must be locked.
 func (a *asker) drop(cluster string) {
 	if c, ok := a.clusters[cluster]; ok && c.places.taken == 0 && !time.Now().Before(c.rests) {
 		delete(a.clusters, cluster)
 	}
 }
 
-// resting returns why the cluster is not asked at present; nil if it may be asked.
+// resting returns the failure after which a cluster is not asked for a while (liveRest); nil if it
+// may be asked.
 func (a *asker) resting(c *contact) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -316,6 +336,7 @@ func (a *asker) resting(c *contact) error {
 	return nil
 }
 
+// forget ends the use of an answer for other requests, and subtracts its bytes from a.held.
 func (a *asker) forget(r *inquiry, held int64) {
 	a.held.Add(-held)
 	a.mu.Lock()
@@ -325,8 +346,9 @@ func (a *asker) forget(r *inquiry, held int64) {
 	}
 }
 
-// read asks a cluster. copes is false if the cluster is overloaded or fails and should rest.
-// held is the size of the answer in memory, also after an error.
+// read asks a cluster and parses its answer. copes is false if the cluster is overloaded or fails,
+// so that it should rest. The number of bytes read is added to *held and a.held, also before an
+// error. The error is errNotServed if the cluster does not have the type.
 func (a *asker) read(ctx context.Context, l Live, q question, held *int64) (rows []store.Row, copes bool, err error) {
 	resp, err := l.Get(ctx, q.path())
 	if err != nil {
@@ -345,7 +367,8 @@ func (a *asker) read(ctx context.Context, l Live, q question, held *int64) (rows
 	}
 }
 
-// counted counts the bytes that are read of an answer. Reads fail at the limits of most.
+// counted is the body of a cluster's answer. It adds the bytes that are read to held and together.
+// Beyond the limits in most, Read returns errLarge or errFull.
 type counted struct {
 	from     io.Reader
 	held     *int64
@@ -353,7 +376,8 @@ type counted struct {
 	most     bounds
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It returns errLarge if this answer is too large, and errFull if all
+// answers in memory together are.
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.from.Read(p)
 	*c.held += int64(n)
@@ -366,7 +390,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unreadable returns the error for an answer that cannot be parsed; the errors of limits stay.
+// unreadable returns the error for an answer that cannot be parsed as the kind in question. If err
+// is errLarge or errFull, the answer was too large, and err is returned. err may be nil.
 func (q question) unreadable(err error) error {
 	if errors.Is(err, errLarge) || errors.Is(err, errFull) {
 		return err
@@ -374,7 +399,8 @@ func (q question) unreadable(err error) error {
 	return fmt.Errorf("its answer is no %s", q.api.GroupVersionKind.Kind)
 }
 
-// readList parses a list object by object.
+// readList parses the answer to q, which must be a complete list of the kind, object by object. The
+// rows are sorted by namespace and name. A list of another kind, or a part of a list, is an error.
 func readList(q question, from io.Reader) (rows []store.Row, err error) {
 	d := json.NewDecoder(from)
 	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
@@ -420,6 +446,7 @@ func readList(q question, from io.Reader) (rows []store.Row, err error) {
 	return rows, nil
 }
 
+// readItems parses the field items of a list. null counts as an empty list.
 func readItems(q question, d *json.Decoder) (rows []store.Row, err error) {
 	begin, err := d.Token()
 	if err != nil || begin != nil && begin != json.Delim('[') {
@@ -445,8 +472,9 @@ func readItems(q question, d *json.Decoder) (rows []store.Row, err error) {
 	return rows, nil
 }
 
-// rowOf returns the row of an object. It returns an error for an object that some encoding
-// cannot represent, before the answer begins.
+// rowOf returns the row of an object in the answer to q. It returns an error for an object that q
+// did not ask for, and for one that cannot be decoded and encoded again: encodings would fail
+// later, in the middle of an answer.
 func rowOf(q question, raw []byte) (store.Row, error) {
 	var content map[string]any
 	var o struct {

@@ -17,9 +17,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// BenchmarkWatches measures what 1,000 watches cost of which each matches one of 100 labels, at 500 changes a second for 20 seconds, as a
-// share of a core and bytes of heap beyond the same changes with none. Clients are not
-// part of it: what is written is dropped.
+// BenchmarkWatches measures what 1,000 watches cost, each of one of 100 labels, at 500 changes
+// a second for 20 seconds. It reports the share of a core and the heap and stacks beyond those
+// of the same changes without watches. Clients are not included: written events are dropped.
 func BenchmarkWatches(b *testing.B) {
 	const watchers, teams, rate, seconds = 1000, 100, 500, 20
 	for range b.N {
@@ -105,7 +105,7 @@ func events(sinks []*sink) (n int64) {
 	return n
 }
 
-// used is the processor time of the process.
+// used returns the processor time of the process.
 func used(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -115,7 +115,8 @@ func used(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkCEL measures a list of which an expression selects a tenth, among 10,000 candidates of 2 KB, as it is written to the client.
+// BenchmarkCEL measures answers that read 10,000 candidates of 2 KB, including their encoding.
+// The expressions select a tenth of the candidates.
 func BenchmarkCEL(b *testing.B) {
 	const candidates = 10_000
 	f := newFleet(b, "oak")
@@ -155,7 +156,7 @@ func BenchmarkCEL(b *testing.B) {
 	}
 }
 
-// BenchmarkList measures a whole list of 10,000 pods of 2 KB in each encoding, as it is written to the client.
+// BenchmarkList measures a list of 10,000 pods of 2 KB in each encoding.
 func BenchmarkList(b *testing.B) {
 	const pods = 10_000
 	f := newFleet(b, "oak")

@@ -19,14 +19,16 @@ import (
 const (
 	// LongestURL is the maximum number of bytes of the path and query of a request, escaped.
 	LongestURL = 64 << 10
-	// LongestAccept is the maximum number of bytes of the headers Accept and Accept-Encoding.
+	// LongestAccept is the maximum number of bytes of each of the headers Accept and
+	// Accept-Encoding.
 	LongestAccept = 8 << 10
-	// mostLabelValues is the maximum number of values in the lists of a label selector. The parser
-	// of Kubernetes concatenates one error for each invalid value, which takes quadratic time.
+	// mostLabelValues is the maximum number of values in the lists of a label selector together. The
+	// parser of Kubernetes concatenates one error for each invalid value, which takes quadratic time.
 	mostLabelValues = 500
 )
 
-// CheckSize returns an error for a request that is too long to be parsed. It parses nothing.
+// CheckSize returns an error (400) for a request whose URL or headers exceed LongestURL or
+// LongestAccept. It parses nothing.
 func CheckSize(r *http.Request) error {
 	if n := len(r.URL.EscapedPath()) + len(r.URL.RawQuery); n > LongestURL {
 		return apierrors.NewBadRequest(fmt.Sprintf("the path and the query of the request have %d bytes, and at most %d are read: name fewer objects, or select them by a label", n, LongestURL))
@@ -43,7 +45,9 @@ func CheckSize(r *http.Request) error {
 	return nil
 }
 
-// checkSelector returns an error for a label selector that is too long to be parsed.
+// checkSelector returns an error for a label selector with more requirements than the store
+// answers, or with more than mostLabelValues values in lists. The text is not parsed, and its
+// syntax not checked.
 func checkSelector(text string) error {
 	requirements, values, inList := 1, 0, false
 	for i := range len(text) {
@@ -66,7 +70,8 @@ func checkSelector(text string) error {
 	return nil
 }
 
-// verbOf returns the verb on the hub that a request for objects requires.
+// verbOf returns the verb that the caller needs on the hub for a request: watch, get or list. An
+// invalid parameter watch counts as false.
 func verbOf(at location, query url.Values) string {
 	watching, _ := strconv.ParseBool(query.Get("watch")) // invalid values are refused later
 	switch {
@@ -79,11 +84,14 @@ func verbOf(at location, query url.Values) string {
 	}
 }
 
-// admit refuses a caller that may do verb with no object at a location. It is called before the
-// parameters of the request are parsed; authorize determines later which of the objects the
-// caller may see. named is a namespace from a parameter (see firstNamespace), for which
-// authorize requires the right. If it is "", the namespaces are those that RBAC gives the
-// caller: other authorizers have no request that lists them.
+// admit refuses, before the parameters of a request are parsed, a caller that may do verb with no
+// object at the path. The error is Forbidden, or that of a failed check. Later authorize decides
+// which objects the caller may see.
+//
+// A right in all namespaces is enough. So is a right in the namespace of the path or, without one,
+// in named, which is a namespace from a parameter. Without both, a right in any namespace is
+// enough, unless the path names one object or the type is Namespace. These namespaces come from
+// RBAC, because other authorizers cannot list them.
 func (s *Search) admit(ctx context.Context, at location, named, verb string) error {
 	asked := at.asked()
 	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
@@ -110,15 +118,17 @@ func (s *Search) admit(ctx context.Context, at location, named, verb string) err
 	return s.Authorize(ctx, what)
 }
 
-// firstNamespace returns the first namespace of the parameter namespaces; "" if there is none.
+// firstNamespace returns the first name in the parameter namespaces, without parsing the rest; ""
+// if there is none.
 func firstNamespace(query url.Values) string {
 	named, _, _ := strings.Cut(query.Get("namespaces"), ",")
 	return strings.TrimSpace(named)
 }
 
-// admitAny refuses a caller that may list no mirrored type in the namespace named or, if that is
-// "", in any namespace. It is called before the parameters of a request about several types are
-// parsed.
+// admitAny refuses, before the parameters of a request about several types are parsed, a caller
+// that may list no mirrored type. named is a namespace in which the right is required; "": in any.
+// The error is Forbidden, or that of a failed check. If no type is mirrored, every caller is
+// admitted.
 func (s *Search) admitAny(ctx context.Context, named string) error {
 	var refused error
 	for _, t := range s.Mirror.Types() {

@@ -21,15 +21,15 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// filler makes a text of about n bytes.
+// filler returns a text of about n bytes.
 type filler func(n int) string
 
-// repeated is a text of one piece, again and again.
+// repeated returns texts that repeat one piece.
 func repeated(piece string) filler {
 	return func(n int) string { return strings.Repeat(piece, n/len(piece)+1) }
 }
 
-// numberedText is a text of pieces that differ in a number, between a beginning and an end.
+// numberedText returns texts of numbered pieces between begin and end.
 func numberedText(begin, piece, end string) filler {
 	return func(n int) string {
 		var out strings.Builder
@@ -41,7 +41,7 @@ func numberedText(begin, piece, end string) filler {
 	}
 }
 
-// token is a continue token with a text in it, after a beginning.
+// token returns continue tokens: begin and an encoded text.
 func token(begin string, inside filler) filler {
 	return func(n int) string { return begin + base64.RawURLEncoding.EncodeToString([]byte(inside(3*n/4))) }
 }
@@ -54,7 +54,7 @@ var (
 	graphLists = []filler{numberedText("", "r%d,", ""), repeated("all,"), repeated(",")}
 )
 
-// costly has for each parameter, and each header, texts that would cost a parser most.
+// costly has, for each parameter and header, texts that are especially expensive to parse.
 var costly = map[string][]filler{
 	"list/clusters": nameLists, "list/namespaces": nameLists, "list/names": nameLists, "list/fuzzyName": nameLists,
 	"list/groups": groupLists, "list/resources": groupLists,
@@ -96,7 +96,7 @@ var costly = map[string][]filler{
 	"header/Accept-Encoding": {repeated("gzip;q=0.1,"), repeated(","), numberedText("", "e%d,", "")},
 }
 
-// parsing are the requests that have parameters, with the grammar of these.
+// parsing are the requests with parameters, each with the grammar of its parameters.
 var parsing = map[string]struct{ method, path, grammar string }{
 	"list":              {http.MethodGet, "/api/v1/pods", "list"},
 	"namespace":         {http.MethodGet, "/api/v1/namespaces/shop/pods", "list"},
@@ -116,14 +116,14 @@ var parsing = map[string]struct{ method, path, grammar string }{
 	"rootOfACluster":    {http.MethodGet, "/clusters/oak", ""},
 }
 
-// free are the requests that anybody with an identity may make. They have no parameters that are
+// free are the requests that every authenticated caller may make. Their parameters are not
 // parsed.
 var free = map[string]string{
 	"version": "/version", "healthz": "/healthz", "livez": "/livez", "readyz": "/readyz", "apis": "/apis", "root": "/", "healthOfACluster": "/clusters/oak/healthz",
 }
 
-// TestEveryParameterIsInTheTables fails if somebody adds a parameter or a document, and no case of
-// the tests of this file.
+// TestEveryParameterIsInTheTables fails if a parameter or a document has no case in the tables
+// of this file.
 func TestEveryParameterIsInTheTables(t *testing.T) {
 	want := sets.New("header/Accept", "header/Accept-Encoding")
 	for name := range parameters {
@@ -142,7 +142,7 @@ func TestEveryParameterIsInTheTables(t *testing.T) {
 	}
 }
 
-// requestFor is one of a case, whose parameter or header has a value.
+// requestFor returns a request with a value for a parameter or a header.
 func requestFor(ctx context.Context, method, path, parameter, value string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, fleetv1alpha1.FleetPath+path, nil)
 	if header, ok := strings.CutPrefix(parameter, "header/"); ok {
@@ -153,7 +153,7 @@ func requestFor(ctx context.Context, method, path, parameter, value string) *htt
 	return r
 }
 
-// parametersOf are the cases of costly that concern a request, sorted.
+// parametersOf returns the keys of costly that belong to a grammar, and the headers, sorted.
 func parametersOf(grammar string) (names []string) {
 	for name := range costly {
 		if of, _, _ := strings.Cut(name, "/"); of == grammar || of == "header" {
@@ -164,7 +164,7 @@ func parametersOf(grammar string) (names []string) {
 	return names
 }
 
-// bounded is a fleet with a few objects.
+// bounded returns a fleet with one pod.
 func bounded(t testing.TB) *fleet {
 	t.Helper()
 	f := newFleet(t, "ash", "elm", "oak")
@@ -218,12 +218,13 @@ func TestNothingIsParsedForWhoHasNoRights(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes a request allocates, to the end of its answer: the least of some.
+// allocated returns how many bytes a request allocates until its answer is written: the minimum
+// of three attempts.
 func allocated(f *fleet, r func() *http.Request) uint64 {
 	least := ^uint64(0)
 	for range 3 {
 		one := r()
-		f.asked = nil // which grows with each request
+		f.asked = nil // it grows with each request
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		f.server.Config.Handler.ServeHTTP(httptest.NewRecorder(), one)
@@ -233,8 +234,8 @@ func allocated(f *fleet, r func() *http.Request) uint64 {
 	return least
 }
 
-// TestParsersAreLinear: a request with twice as much in a parameter costs at most about twice as
-// much, for callers with all rights and for those with some.
+// TestParsersAreLinear: if the text of a parameter is twice as long, the request allocates at
+// most about twice as much, for callers with all rights and with some.
 func TestParsersAreLinear(t *testing.T) {
 	f := bounded(t)
 	gone, cancel := context.WithCancel(t.Context())
@@ -247,7 +248,7 @@ func TestParsersAreLinear(t *testing.T) {
 				for i, value := range costly[parameter] {
 					ctx := t.Context()
 					if name == "watch" || parameter == "list/watch" {
-						ctx = gone // else it does not end
+						ctx = gone // otherwise the watch does not end
 					}
 					cost := func(n int) uint64 {
 						return allocated(f, func() *http.Request { return requestFor(ctx, e.method, e.path, parameter, value(n)) })
@@ -256,7 +257,8 @@ func TestParsersAreLinear(t *testing.T) {
 						const noise = 2 << 20
 						once, twice := cost(n), cost(2*n)
 						if parameter == "list/filter" && n == 1900 {
-							// The parser of CEL is not linear. Its limit of 4,096 bytes bounds what it costs.
+							// The parser of CEL is not linear. Its limit of 4,096 bytes bounds
+							// its cost.
 							if twice > 64<<20 {
 								t.Errorf("%s, %s, %s, case %d: %d bytes at %d", rights, name, parameter, i, twice, 2*n)
 							}
@@ -272,7 +274,8 @@ func TestParsersAreLinear(t *testing.T) {
 	}
 }
 
-// TestSizeIsBounded: a request is refused beyond the documented limits, and not at them.
+// TestSizeIsBounded: requests above the documented limits are refused, and requests at the
+// limits are not.
 func TestSizeIsBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		path    string
@@ -301,7 +304,7 @@ func TestSizeIsBounded(t *testing.T) {
 	}
 }
 
-// TestSelectorIsBounded: label selectors are refused by their number of requirements and of values.
+// TestSelectorIsBounded: a label selector is refused if it has too many requirements or values.
 func TestSelectorIsBounded(t *testing.T) {
 	list := func(n int) string { return "k in (" + strings.Join(slices.Repeat([]string{"v"}, n), ",") + ")" }
 	for name, c := range map[string]struct {
@@ -318,8 +321,8 @@ func TestSelectorIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkBounds measures the processor time of the request that costs most of those that are as
-// large as they may be: of a caller without rights, and of one with all rights.
+// BenchmarkBounds measures the processor time of the most expensive request among those of the
+// maximum size, for a caller without rights and for one with all rights.
 func BenchmarkBounds(b *testing.B) {
 	f := bounded(b)
 	for name, denied := range map[string]func(authorizationv1.ResourceAttributes) bool{
@@ -347,7 +350,7 @@ func BenchmarkBounds(b *testing.B) {
 	}
 }
 
-// costAtBound is the processor time of a request that has as much in a parameter as it may: the
+// costAtBound returns the processor time of a request whose parameter has the maximum size: the
 // median of three.
 func costAtBound(b *testing.B, f *fleet, method, path, parameter string, value filler) time.Duration {
 	b.Helper()

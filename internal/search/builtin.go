@@ -24,8 +24,9 @@ const (
 	unset = "<unset>"
 )
 
-// builtin are the columns of Kubernetes' own kinds, as in kubectl. Secrets have fewer: only the
-// metadata of most of them is mirrored.
+// builtin has the columns of tables of Kubernetes' own kinds, as kubectl shows them. Secrets are
+// missing, because only the metadata of most Secrets is mirrored: their tables have the columns of
+// plain.
 var builtin = map[schema.GroupKind]*columns{
 	{Kind: "Pod"}: withConditions(ended,
 		text("Ready", func(p *corev1.Pod) string { return summarize(p).ready }),
@@ -218,7 +219,7 @@ var builtin = map[schema.GroupKind]*columns{
 	),
 }
 
-// orNotSet returns a number or percentage as kubectl shows it.
+// orNotSet returns a number or percentage for a cell, as kubectl shows it; N/A for nil.
 func orNotSet(v *intstr.IntOrString) string {
 	if v == nil {
 		return "N/A"
@@ -226,6 +227,7 @@ func orNotSet(v *intstr.IntOrString) string {
 	return v.String()
 }
 
+// value returns *p, or otherwise if p is nil.
 func value[T any](p *T, otherwise T) T {
 	if p == nil {
 		return otherwise
@@ -233,7 +235,7 @@ func value[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// ratio returns READY/DESIRED; desired defaults to 1.
+// ratio returns ready/desired for a cell, such as 2/3. If desired is nil, it counts as 1.
 func ratio(ready int32, desired *int32) string { return fmt.Sprintf("%d/%d", ready, value(desired, 1)) }
 
 func join[T any](all []T, name func(T) string) string {
@@ -394,8 +396,8 @@ func hosts(i *networkingv1.Ingress) string {
 	return or(strings.Join(hosts, ","), "*")
 }
 
-// first returns the first time that an event was seen. Newer events have only one time, or a
-// series.
+// first returns the first time at which an Event was seen. Newer Events have eventTime instead of
+// firstTimestamp. It is zero if the Event has neither.
 func first(e *corev1.Event) time.Time {
 	if e.FirstTimestamp.IsZero() {
 		return e.EventTime.Time
@@ -414,7 +416,8 @@ func lastSeen(e *corev1.Event) string {
 	}
 }
 
-// eventSource returns the component that reports an event and, if known, its host or instance.
+// eventSource returns the component that reports an event and, after a comma, its host or
+// instance if known.
 func eventSource(e *corev1.Event) string {
 	source := or(e.Source.Component, e.ReportingController)
 	if instance := or(e.Source.Host, e.ReportingInstance); instance != "" {

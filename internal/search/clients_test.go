@@ -53,7 +53,8 @@ func (f *fleet) socket(t *testing.T, path, accept string, protocols ...string) *
 	return conn
 }
 
-// TestWebSocketWatch: a watch over a WebSocket tells the same events, each a message, and ends when the client goes.
+// TestWebSocketWatch: a watch over a WebSocket sends each event as one message, in each
+// encoding, and ends when the client disconnects.
 func TestWebSocketWatch(t *testing.T) {
 	f := threeClusters(t)
 	version := f.version(t, "/api/v1/pods")
@@ -148,17 +149,19 @@ func fromCBOR(t *testing.T, raw []byte) []byte {
 	return out
 }
 
-// TestControllerRuntime: the cache of controller-runtime, on the root for programs and on that of one cluster, has what there is and follows it, of
-// types of Kubernetes (which it asks for in protobuf), of custom ones and of metadata.
+// TestControllerRuntime: the cache of controller-runtime has all objects and follows their
+// changes, on the root for programs and on the root of one cluster. The types are built-in ones
+// (requested in protobuf), custom resources and metadata. Each change is reported once.
 func TestControllerRuntime(t *testing.T) {
 	f := threeClusters(t)
 	f.serve(gadgetV1, "gadgets", true, "elm", "oak")
 	f.put(t, "oak", "gadgets", newObject(gadgetV1, "shop", "g"))
 	f.put(t, "elm", "gadgets", newObject(gadgetV1, "shop", "g"))
 	for name, c := range map[string]struct {
-		root    string
-		keys    map[string][]string // of types
-		another []string            // pods, when there is another in elm and oak, and one less in elm
+		root string
+		keys map[string][]string // by type
+		// another are the pods after one was added in elm and oak, and one removed in elm.
+		another []string
 	}{
 		"Qualified": {
 			strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1),
@@ -205,13 +208,13 @@ func TestControllerRuntime(t *testing.T) {
 				t.Fatal(err)
 			}
 			var mu sync.Mutex
-			told := map[string]int{}
+			events := map[string]int{}
 			count := func(kind string) func(any) {
 				return func(o any) {
 					key, _ := toolscache.DeletionHandlingMetaNamespaceKeyFunc(o)
 					mu.Lock()
 					defer mu.Unlock()
-					told[kind+" "+key]++
+					events[kind+" "+key]++
 				}
 			}
 			registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: count("add"), DeleteFunc: count("delete")})
@@ -230,12 +233,12 @@ func TestControllerRuntime(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				if n := told["add "+c.another[len(c.another)-2]]; n == 0 {
-					return errors.New("nothing was told")
+				if n := events["add "+c.another[len(c.another)-2]]; n == 0 {
+					return errors.New("there was no event")
 				}
-				for what, n := range told {
+				for what, n := range events {
 					if n != 1 {
-						t.Errorf("%s is told %d times", what, n)
+						t.Errorf("%s happens %d times", what, n)
 					}
 				}
 				return nil
@@ -252,7 +255,7 @@ func TestControllerRuntime(t *testing.T) {
 	}
 }
 
-// keys of what a cache has of a type.
+// keys returns the sorted keys of the objects of a type in a cache.
 func keys(t *testing.T, c client.Reader, list client.ObjectList) []string {
 	t.Helper()
 	if err := c.List(t.Context(), list); err != nil {
@@ -276,7 +279,8 @@ func keys(t *testing.T, c client.Reader, list client.ObjectList) []string {
 	return out
 }
 
-// helm is Helm's configuration for a server and a namespace.
+// helm returns Helm's configuration for a namespace of a server. Unless host is an http URL, it
+// is that of the real API server.
 func helm(t *testing.T, host, namespace string) *action.Configuration {
 	t.Helper()
 	flags := genericclioptions.NewConfigFlags(false).WithWrapConfigFn(func(*rest.Config) *rest.Config {
@@ -294,7 +298,8 @@ func helm(t *testing.T, host, namespace string) *action.Configuration {
 	return c
 }
 
-// TestHelm: Helm's read commands, on the fleet and on a cluster in it, where the data of Secrets is mirrored; where it is not the answer says so.
+// TestHelm: Helm's read commands work on the fleet and on one cluster, where Secrets are
+// mirrored with data. Without data, lists have a warning.
 func TestHelm(t *testing.T) {
 	namespace := testenv.Namespace(t, testenv.Config(0))
 	installed := helm(t, testenv.Config(0).Host, namespace)
@@ -358,7 +363,9 @@ func TestHelm(t *testing.T) {
 			t.Fatalf("%s: list: %v %v", root, releases, err)
 		}
 		if root == f.url {
-			continue // one release is two objects there, in elm and oak: it is read in a cluster
+			// Here the release has an object in elm and one in oak. It can be read only in a
+			// cluster.
+			continue
 		}
 		release, err := action.NewStatus(c).Run("web")
 		if err != nil || release.Info.Status != "deployed" || !strings.Contains(release.Manifest, "size: \"small\"") {
@@ -382,7 +389,7 @@ func TestHelm(t *testing.T) {
 	}
 }
 
-// TestUserInterfaces: what Headlamp and k9s ask, as their sources do it.
+// TestUserInterfaces: the requests of Headlamp and k9s, as in their sources, are answered.
 func TestUserInterfaces(t *testing.T) {
 	kinds(t)
 	f := newFleet(t, "elm", "oak")

@@ -21,7 +21,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Collections are lists of several types, with the path and the format of Clusterpedia.
+// collectionVersion is the API of collections. A collection is a list of objects of several types,
+// with the path and the format of Clusterpedia.
 var collectionVersion = schema.GroupVersion{Group: "clusterpedia.io", Version: "v1beta1"}
 
 const (
@@ -30,13 +31,16 @@ const (
 	collectionPath     = "/apis/clusterpedia.io/v1beta1/collectionresources/"
 )
 
-// collection defines which types it contains.
+// collection is a list of objects of several types. has decides which types it contains, and what
+// describes these types for users.
 type collection struct {
 	what string
 	// has reports whether the collection contains a type. For "any", the request decides.
 	has func(p params, t schema.GroupVersionResource, kind string) bool
 }
 
+// collections has all collections by name: any, whose types the request names, workloads and
+// kuberesources.
 var collections = map[string]collection{
 	"any": {"what the parameters groups and resources name", func(p params, t schema.GroupVersionResource, _ string) bool {
 		return hasOne(p.groups, groupTexts(t)) || hasOne(p.resources, resourceTexts(t))
@@ -49,7 +53,7 @@ var collections = map[string]collection{
 	}},
 }
 
-// hasOne reports whether one of some texts is in a sorted list.
+// hasOne reports whether at least one of the texts is in a sorted list.
 func hasOne(sorted, texts []string) bool {
 	return slices.ContainsFunc(texts, func(text string) bool {
 		_, found := slices.BinarySearch(sorted, text)
@@ -57,7 +61,8 @@ func hasOne(sorted, texts []string) bool {
 	})
 }
 
-// groupNames are the names by which requests may call a group.
+// groupNames returns the names by which requests may name a group. core and api mean the core
+// group. So a group that is itself called core or api has no name.
 func groupNames(group string) []string {
 	switch group {
 	case "":
@@ -69,7 +74,8 @@ func groupNames(group string) []string {
 	}
 }
 
-// groupTexts are the values of the parameter groups that select a type: GROUP and GROUP/VERSION.
+// groupTexts returns the values of the parameter groups that select the type t: GROUP and
+// GROUP/VERSION, for each name of its group.
 func groupTexts(t schema.GroupVersionResource) (texts []string) {
 	for _, group := range groupNames(t.Group) {
 		texts = append(texts, group, group+"/", group+"/"+t.Version)
@@ -77,8 +83,8 @@ func groupTexts(t schema.GroupVersionResource) (texts []string) {
 	return texts
 }
 
-// resourceTexts are the values of the parameter resources that select a type: RESOURCE.GROUP,
-// GROUP/RESOURCE and GROUP/VERSION/RESOURCE.
+// resourceTexts returns the values of the parameter resources that select the type t:
+// RESOURCE.GROUP, GROUP/RESOURCE and GROUP/VERSION/RESOURCE, for each name of its group.
 func resourceTexts(t schema.GroupVersionResource) []string {
 	texts := []string{t.Resource + "." + t.Group}
 	if t.Group == "" {
@@ -93,23 +99,28 @@ func resourceTexts(t schema.GroupVersionResource) []string {
 	return texts
 }
 
-// addCollections adds the collections to discovery.
+// addCollections adds the type CollectionResource to the types of discovery.
 func (c catalogue) addCollections() {
 	c[collectionVersion.Group] = map[string][]member.API{collectionVersion.Version: {{
 		GroupVersionKind: collectionVersion.WithKind(collectionKind), Resource: collectionResource, Singular: "collectionresource",
 	}}}
 }
 
-// entry is one type of a collection, as far as the caller may see it.
+// entry is one type of a collection in an answer: which of its objects the caller sees (view), and
+// how they are encoded.
 type entry struct {
 	at      location
 	view    view
 	encoder encoder
 }
 
+// key returns a text that identifies the type of the entry, for maps and for continue tokens of a
+// collection.
 func (e entry) key() string { return e.at.String() }
 
-// serveCollections lists the collections, or the objects of one.
+// serveCollections answers a request for collections: with the list of the collections or, if the
+// path has a name, with the objects of that collection. Parameters that only lists of one type take
+// are errors (400).
 func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at location) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || at.subresource != "" {
 		return refuse(r, at)
@@ -160,7 +171,8 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 	}
 }
 
-// listCollections returns the list of the collections by name.
+// listCollections returns the answer with the names of all collections: a table, or a
+// CollectionResourceList whose items have no objects.
 func listCollections(as form) any {
 	names := slices.Sorted(maps.Keys(collections))
 	if as.as == asTable {
@@ -180,8 +192,9 @@ func listCollections(as form) any {
 	return map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind + "List", "metadata": map[string]any{}, "items": items}
 }
 
-// types returns the mirrored types of a collection that the caller may know, sorted by group,
-// then version (the preferred one first), then name.
+// types returns the mirrored types of a collection that the caller may know, each once. They are
+// sorted by group, then version (the preferred one first), then resource. The error means that a
+// right could not be checked.
 func (s *Search) types(ctx context.Context, one collection, p params) (out []schema.GroupVersionResource, err error) {
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()
@@ -202,8 +215,10 @@ func (s *Search) types(ctx context.Context, one collection, p params) (out []sch
 	return out, nil
 }
 
-// serveCollection answers with the objects of all types that the caller may list. For each type
-// the rules of its own list hold.
+// serveCollection answers with the objects of one collection. Each type has the rights and the
+// rules of its own list. Types that the caller may not list are left out with a warning. If all are
+// left out so, the error is Forbidden. If none of the requested clusters has a type, it is
+// NotFound.
 func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at location, one collection, p params, as form) error {
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
@@ -224,7 +239,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 			refused = err
 			closed = append(closed, gvr.GroupResource().String())
 			continue
-		case isClosed(err) && isUnlike(err): // for the caller the type does not exist
+		case isClosed(err) && isUnlike(err): // the caller must not learn that the type exists
 			continue
 		case apierrors.IsNotFound(err), isClosed(err):
 			missing = err
@@ -235,7 +250,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 		if len(e.view.kind.clusters) == 0 {
 			continue
 		}
-		e.view.kind.others = nil // other versions are entries of their own
+		e.view.kind.others = nil // each version of a type has its own entry
 		only.add(gvr.GroupResource(), e.view.seen)
 		warnings = append(warnings, s.typeWarnings(e.at, e.view.kind, e.view.seen)...)
 		entries = append(entries, e)
@@ -270,8 +285,9 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	return s.list(ctx, w, pages, enc, collectionResource+"/"+at.name)
 }
 
-// collectionEncoder returns an encoder that writes each object as the encoder of its type does,
-// and tables with columns that every type has.
+// collectionEncoder returns the encoder for a collection: each object is encoded as in the list of
+// its type, and tables have columns that suit every type. It sets the encoder of each entry.
+// Encoding a row of a type that is not in entries is an error.
 func (s *Search) collectionEncoder(ctx context.Context, as form, at location, entries []entry, p params) (encoder, error) {
 	by := map[string]encoder{}
 	columns := collectionColumns()
@@ -323,6 +339,8 @@ func (s *Search) collectionEncoder(ctx context.Context, as form, at location, en
 	return out, nil
 }
 
+// collectionColumns returns the columns of the table of a collection: cluster, namespace, kind,
+// name, API version and age.
 func collectionColumns() *columns {
 	return &columns{heads: []head{
 		clusterHead,
@@ -336,22 +354,23 @@ func collectionColumns() *columns {
 	}, row: func(store.Row) ([]any, error) { return nil, nil }}
 }
 
-// collector reads the types of a collection one after another.
+// collector is the source of the rows of a collection: it reads the types one after another.
 type collector struct {
 	tag     string // hash of the request
 	entries []entry
 	pagers  []*pager
 	name    string
-	limit   int // 0: no limit
-	now     int // index of the entry that is being read
-	read    int
-	before  int
-	total   int64
+	limit   int   // 0: no limit
+	now     int   // index of the entry that is being read
+	read    int   // number of rows that this request has read
+	before  int   // number of rows on the pages before
+	total   int64 // number of rows on all pages; 0: unknown
 	version store.Version
-	last    bool
+	last    bool // the client wants no continue token
 }
 
-// collectionToken is where a collection continues.
+// collectionToken is the content of a continue token of a collection: the type at which the next
+// page begins, the token in the list of that type, and the number of rows on the pages before.
 type collectionToken struct {
 	Type string `json:"t"`
 	Next string `json:"n"` // the token of the type; "": its beginning
@@ -359,7 +378,9 @@ type collectionToken struct {
 	Tag  string `json:"q"` // hash of the request
 }
 
-// collect returns a collector for the entries, which begins where the request continues.
+// collect returns a collector for the entries. With a continue token it begins where the page
+// before ended. A token of another request is an error (400). If the type in the token is not in
+// entries, the error is Expired. It also counts the rows if the client wants that.
 func (s *Search) collect(ctx context.Context, entries []entry, p params) (*collector, error) {
 	c := &collector{entries: entries, limit: p.limit, last: p.noContinue, tag: p.tag}
 	var token collectionToken
@@ -398,6 +419,8 @@ func (s *Search) collect(ctx context.Context, entries []entry, p params) (*colle
 	return c, nil
 }
 
+// next implements source: it returns the next rows of the collection, and none at its end or after
+// c.limit rows. The version of the first page is that of the whole list.
 func (c *collector) next(ctx context.Context) (store.Page, error) {
 	for c.now < len(c.pagers) && (c.limit == 0 || c.read < c.limit) {
 		one := c.pagers[c.now]
@@ -424,8 +447,8 @@ func (c *collector) next(ctx context.Context) (store.Page, error) {
 	return store.Page{}, nil
 }
 
-// tail implements source. It returns the continue token twice: clients of Clusterpedia read it
-// from another field.
+// tail implements source: it returns the metadata of the list. The continue token is also in
+// another field, where clients of Clusterpedia read it.
 func (c *collector) tail() (metav1.ListMeta, map[string]any) {
 	meta := metav1.ListMeta{ResourceVersion: c.version.String()}
 	more := map[string]any{}

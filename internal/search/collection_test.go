@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// kindly are the objects of a list, as kind:cluster/namespace/name.
+// kindly returns the objects of a list, as kind:cluster/namespace/name.
 func kindly(body map[string]any) []string {
 	items, _ := body["items"].([]any)
 	names := found(body)
@@ -24,7 +24,8 @@ func kindly(body map[string]any) []string {
 	return names
 }
 
-// TestCollections: a collection has the objects of its types, one after the other, as their own lists have them.
+// TestCollections: a collection has the objects of its types, one type after the other, in the
+// order of the list of each type.
 func TestCollections(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	f.serve(gadgetV1, "gadgets", true, "oak")
@@ -140,7 +141,8 @@ func TestCollections(t *testing.T) {
 	}
 }
 
-// TestCollectionRights: each type is seen as its own list is; what is not is left out, and that is said.
+// TestCollectionRights: in a collection, each type is visible as in its own list. Types that
+// the caller may not list are left out, with a warning.
 func TestCollectionRights(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	path := collectionPath + "kuberesources"
@@ -157,7 +159,7 @@ func TestCollectionRights(t *testing.T) {
 			t.Error(path, resp.StatusCode, body)
 		}
 	}
-	// Who may see one namespace sees it where it may be.
+	// A right in one namespace shows its objects in the clusters that it may use.
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "shop" }
 	f.some, f.closed = []string{"shop"}, map[string][]string{"shop": {"elm"}}
 	if _, body := f.ask(t, http.MethodGet, path, ""); len(kindly(body)) != 6 || slices.ContainsFunc(kindly(body), func(s string) bool { return !strings.Contains(s, "oak/") }) {
@@ -170,7 +172,7 @@ func TestCollectionRights(t *testing.T) {
 	}
 }
 
-// TestKubectlGrammar: kubectl asks by labels, and in pages of its own.
+// TestKubectlGrammar: kubectl can use the grammar in labels, and beside its own pagination.
 func TestKubectlGrammar(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	for name, c := range map[string]struct {
@@ -199,7 +201,7 @@ func TestKubectlGrammar(t *testing.T) {
 	}
 }
 
-// TestKubectlCollections: kubectl prints them.
+// TestKubectlCollections: kubectl prints collections.
 func TestKubectlCollections(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	for name, c := range map[string]struct {

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// otherVersions returns warnings about types that the collection names in one version and that
-// clusters have in another. Their objects are left out.
+// otherVersions returns warnings about types that the request names in one API version and that
+// some clusters have in another version. The collection lacks their objects. Types that the caller
+// may not list get no warning.
 func (s *Search) otherVersions(ctx context.Context, at location, one collection, p params) (warnings []string, err error) {
 	named, err := s.types(ctx, one, p)
 	if err != nil {
@@ -38,7 +39,7 @@ func (s *Search) otherVersions(ctx context.Context, at location, one collection,
 		}
 		v, err := s.look(ctx, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}, p, "list")
 		if err != nil || len(v.kind.clusters) == 0 {
-			continue // the caller may not know the type, or it is not in the requested clusters
+			continue // the caller may not list the type, or no requested cluster has it
 		}
 		warnings = append(warnings, fmt.Sprintf("%s of %s are left out: they are in version %s", gvr.GroupResource(), enumerate(v.kind.clusters), gvr.Version))
 	}

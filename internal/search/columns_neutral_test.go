@@ -8,8 +8,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// TestCellsAreNeutral: what a member names its objects and columns, and writes into them, is a
-// cell and nothing more. The lines of a text stay: kubectl shows the first.
+// TestCellsAreNeutral: control characters in names and columns of a member, and in its values,
+// are replaced in tables. Line breaks in values stay: kubectl shows the first line.
 func TestCellsAreNeutral(t *testing.T) {
 	const hostile = "x\toak\tweb\n\x1b[2J\u009b\u202e\u200b"
 	c := &columns{

@@ -19,7 +19,8 @@ import (
 
 const tableAccept = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-// The tables are those of a real API server, with the cluster in front.
+// TestColumnsAreThoseOfTheAPIServer: tables have the columns and cells of a real API server,
+// after a column for the cluster.
 func TestColumnsAreThoseOfTheAPIServer(t *testing.T) {
 	made := kinds(t)
 	f := newFleet(t, "oak")
@@ -31,7 +32,7 @@ func TestColumnsAreThoseOfTheAPIServer(t *testing.T) {
 	}
 	for _, o := range made {
 		if o.GetKind() == "CustomResourceDefinition" {
-			continue // has no columns here
+			continue // the fleet has no columns for them
 		}
 		t.Run(o.GetKind()+o.GetName(), func(t *testing.T) {
 			path := f.path(t, o)
@@ -51,7 +52,7 @@ func TestColumnsAreThoseOfTheAPIServer(t *testing.T) {
 	}
 }
 
-// path of an object, as every API server has it.
+// path returns the path of an object on every API server.
 func (f *fleet) path(t *testing.T, o *unstructured.Unstructured) string {
 	t.Helper()
 	for _, k := range f.mirror.Types() {
@@ -71,10 +72,10 @@ func (f *fleet) path(t *testing.T, o *unstructured.Unstructured) string {
 	return ""
 }
 
-// passing is the time since something: it differs between two requests.
+// passing matches ages, which differ between two requests.
 var passing = regexp.MustCompile(`\b\d+[smhdy](\d+[smhd])?\b`)
 
-// cells asks for a table and returns the cells of its only row, each with its column.
+// cells requests a table, which must have one row. It returns the cells, each after its column.
 func cells(t *testing.T, client *http.Client, req *http.Request) []string {
 	t.Helper()
 	req.Header.Set("Accept", tableAccept)

@@ -20,12 +20,12 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// The objects of a type are mirrored from a cluster in one version, which the API server of the
-// cluster can convert to all others. Here objects of Kubernetes' own types are converted whose
-// versions differ only in the name, or so little that a pure function can convert them.
+// The hub mirrors the objects of a type from a cluster in one API version. A client may ask for
+// another version. The code in this file converts objects of Kubernetes' own types if the versions
+// differ only in the name, or so little that a pure function can convert them.
 
-// interchangeable are the versions, by type of Kubernetes, that differ only in the name. It
-// contains all types that some Kubernetes since 1.30 serves in several such versions.
+// interchangeable has, by type of Kubernetes, the API versions that differ only in the name. It
+// contains all types that some Kubernetes since 1.30 serves in at least two such versions.
 var interchangeable = map[schema.GroupResource][]string{
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"}:         {"v1", "v1beta1", "v1alpha1"},
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicybindings"}:   {"v1", "v1beta1", "v1alpha1"},
@@ -43,8 +43,8 @@ var interchangeable = map[schema.GroupResource][]string{
 	{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}:                         {"v1", "v1beta1", "v1alpha1"},
 }
 
-// versionsLike returns a version of a type and those that differ from it only in the name; nil
-// if there are none.
+// versionsLike returns the API versions of a type that differ from version only in the name, and
+// version itself. It is nil if there are none. The result must not be changed.
 func versionsLike(gr schema.GroupResource, version string) []string {
 	if versions := interchangeable[gr]; slices.Contains(versions, version) {
 		return versions
@@ -57,18 +57,19 @@ func areInterchangeable(gr schema.GroupResource, one, other string) bool {
 	return slices.Contains(versionsLike(gr, one), other)
 }
 
-// conversion shows objects that are mirrored as one type as objects of another.
+// conversion shows objects that are mirrored as one type (from) as objects of another type (to)
+// with the same resource. Clients ask for the type to.
 type conversion struct {
 	resource string
 	from, to schema.GroupVersionKind
-	// convert changes everything that differs, except apiVersion and kind.
+	// convert changes an object in place from one type to the other, except apiVersion and kind.
 	convert func(body) error
-	// fields by which objects of the type to can be selected, with their paths in from. Fields
-	// of metadata are the same in both.
+	// fields has the fields by which objects of the type to can be selected, each with its path in
+	// objects of the type from. Fields of metadata are the same in both types, and not included.
 	fields map[string]string
 }
 
-// conversions are those between types that every supported Kubernetes serves.
+// conversions are all conversions. Every supported Kubernetes serves both types of each.
 var conversions = []*conversion{
 	{
 		resource: "horizontalpodautoscalers",
@@ -90,8 +91,9 @@ var conversions = []*conversion{
 	},
 }
 
-// source returns the location of the mirrored type for a location. If that is another type,
-// whose objects can be converted, the conversion is in shown.
+// source returns the location of the mirrored type from which a request for the type at is
+// answered. It is at itself, unless the requested type is not mirrored and a mirrored type can be
+// converted to it. Then the result has that type, and the conversion in shown.
 func (s *Search) source(at location) location {
 	i := slices.IndexFunc(conversions, func(c *conversion) bool {
 		return c.to.GroupVersion() == at.GroupVersion() && c.resource == at.Resource
@@ -107,12 +109,13 @@ func (s *Search) source(at location) location {
 	return at
 }
 
-// mirrors reports whether any cluster mirrors a type.
+// mirrors reports whether a type, in this API version, is mirrored from any cluster.
 func (s *Search) mirrors(gvr schema.GroupVersionResource) bool {
 	return slices.ContainsFunc(s.Mirror.Types(), func(t mirror.Type) bool { return t.GroupVersionResource() == gvr })
 }
 
-// asked returns the type that the request names.
+// asked returns the type that the client asks for. If at.shown is set, it differs from the mirrored
+// type in at.
 func (at *location) asked() schema.GroupVersionResource {
 	if at.shown != nil {
 		return at.shown.to.GroupVersion().WithResource(at.Resource)
@@ -120,7 +123,8 @@ func (at *location) asked() schema.GroupVersionResource {
 	return at.GroupVersionResource
 }
 
-// as returns the kind in which objects of k are shown.
+// as returns the kind in which the client gets objects of the type k: that of the conversion, or
+// the kind in the requested version.
 func (at *location) as(k kind) schema.GroupVersionKind {
 	if at.shown != nil {
 		return at.shown.to
@@ -128,7 +132,8 @@ func (at *location) as(k kind) schema.GroupVersionKind {
 	return at.GroupVersion().WithKind(k.GroupVersionKind.Kind)
 }
 
-// translate replaces the fields in field selectors by those of the mirrored type.
+// translate replaces the paths in p.fields by those of the mirrored type, if objects are converted
+// for the answer. Then a filter, and a field that the conversion does not have, are errors (400).
 func (at *location) translate(p *params) error {
 	if at.shown == nil {
 		return nil
@@ -152,7 +157,8 @@ func (at *location) translate(p *params) error {
 	return nil
 }
 
-// shownAs returns a group, and the groups whose types can be shown as types of that group.
+// shownAs returns the groups whose mirrored types discovery needs for a group: the group itself,
+// and groups with types that can be shown as types of that group.
 func shownAs(group string) []string {
 	groups := []string{group}
 	for _, v := range conversions {
@@ -163,7 +169,8 @@ func shownAs(group string) []string {
 	return groups
 }
 
-// addConverted adds types that are not mirrored and can be converted from mirrored types.
+// addConverted adds the types that are not mirrored, but can be shown by conversion from mirrored
+// types.
 func (c catalogue) addConverted() {
 	for _, v := range conversions {
 		types := c[v.from.Group][v.from.Version]
@@ -180,7 +187,8 @@ func (c catalogue) addConverted() {
 	}
 }
 
-// rename moves a field.
+// rename moves the value of the field from to the field to, and replaces a value there. Without the
+// field from, it does nothing.
 func (b body) rename(from, to string) {
 	if value, ok := b[from]; ok {
 		delete(b, from)
@@ -188,8 +196,8 @@ func (b body) rename(from, to string) {
 	}
 }
 
-// toEventsV1 converts an Event of the core API to one of events.k8s.io, which has other names
-// for the same fields.
+// toEventsV1 converts an Event of the core API in place to one of events.k8s.io, which has
+// other names for the same fields. apiVersion and kind stay.
 func toEventsV1(o body) error {
 	for from, to := range map[string]string{
 		"involvedObject": "regarding", "message": "note", "reportingComponent": "reportingController", "source": "deprecatedSource",
@@ -197,7 +205,7 @@ func toEventsV1(o body) error {
 	} {
 		o.rename(from, to)
 	}
-	// older Events do not have these
+	// In older Events these two fields are empty. Events of events.k8s.io omit empty fields.
 	for _, name := range []string{"reportingController", "reportingInstance"} {
 		if string(o[name]) == `""` {
 			delete(o, name)
@@ -214,11 +222,12 @@ const (
 	behaviorAnnotation       = "autoscaling.alpha.kubernetes.io/behavior"
 )
 
-// toAutoscalingV1 converts a HorizontalPodAutoscaler from v2 to v1, as API servers do:
-// everything except the CPU utilization becomes annotations.
+// toAutoscalingV1 converts a HorizontalPodAutoscaler in place from v2 to v1, as API servers do:
+// everything except the CPU utilization becomes annotations. apiVersion and kind stay. An
+// object without spec is not changed.
 func toAutoscalingV1(o body) error {
 	if o["spec"] == nil {
-		return nil // only the metadata is known of a deleted object
+		return nil // a deleted object may have only its metadata
 	}
 	var spec autoscalingv2.HorizontalPodAutoscalerSpec
 	var status autoscalingv2.HorizontalPodAutoscalerStatus
@@ -260,7 +269,7 @@ func toAutoscalingV1(o body) error {
 		annotations[currentMetricsAnnotation] = current
 	}
 	if len(status.Conditions) > 0 {
-		annotations[conditionsAnnotation] = status.Conditions // the fields are the same
+		annotations[conditionsAnnotation] = status.Conditions // v1 and v2 have the same fields
 	}
 	if spec.Behavior != nil {
 		raw, err := json.Marshal(spec.Behavior)
@@ -276,7 +285,9 @@ func toAutoscalingV1(o body) error {
 	return errors.Join(o.annotate(annotations), o.set("spec", v1), o.set("status", now))
 }
 
-// annotate replaces the annotations of v1 by the given values, as JSON.
+// annotate sets the four annotations for values that HorizontalPodAutoscalers of v1 have no fields
+// for. The values are given by annotation, and are encoded as JSON. Annotations without a given
+// value are removed.
 func (b body) annotate(annotations map[string]any) error {
 	metadata, all := body{}, map[string]string{}
 	if err := json.Unmarshal(b["metadata"], &metadata); err != nil {
@@ -300,8 +311,8 @@ func (b body) annotate(annotations map[string]any) error {
 	return errors.Join(metadata.set("annotations", all), b.set("metadata", metadata))
 }
 
-// capitalized returns a value whose field names begin with a capital: this annotation has the
-// names of Go fields.
+// capitalized returns a JSON value in which all field names begin with a capital: the behavior
+// annotation has names of Go fields. Lists in value are changed in place.
 func capitalized(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -318,7 +329,7 @@ func capitalized(value any) any {
 	return value
 }
 
-// quantity returns the value of a pointer; 0 for nil.
+// quantity returns *q; the zero quantity if q is nil.
 func quantity(q *resource.Quantity) resource.Quantity {
 	if q == nil {
 		return resource.Quantity{}

@@ -90,7 +90,8 @@ series: {count: 2, lastObservedTime: "2026-01-02T00:00:01.000001Z"}
 type: Warning
 `
 
-// TestConversion: what is shown as another type than that which is mirrored is what the API server makes of it.
+// TestConversion: an object that is shown in another type than the mirrored one is what the API
+// server returns for that type.
 func TestConversion(t *testing.T) {
 	config := testenv.Config(0)
 	namespace := testenv.Namespace(t, config)
@@ -190,7 +191,8 @@ func TestConversion(t *testing.T) {
 	})
 }
 
-// compared are objects without what the fleet and time change, annotations that are JSON as that.
+// compared returns objects without the fields that the fleet and time change. JSON in
+// annotations is parsed.
 func compared(t *testing.T, items []unstructured.Unstructured) (out []map[string]any) {
 	t.Helper()
 	for _, o := range items {
@@ -242,7 +244,7 @@ func withoutNull(value any) any {
 	return value
 }
 
-// TestInterchangeable: versions that are said not to differ have the same fields, of the same types.
+// TestInterchangeable: interchangeable versions have the same fields, of the same types.
 func TestInterchangeable(t *testing.T) {
 	kinds := map[string]string{}
 	for gvk := range known.AllKnownTypes() {
@@ -272,7 +274,7 @@ func TestInterchangeable(t *testing.T) {
 	}
 }
 
-// shape is what JSON a type has.
+// shape returns the structure of the JSON of a type.
 func shape(t reflect.Type) any {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -294,8 +296,9 @@ func shape(t reflect.Type) any {
 	}
 }
 
-// TestVersionsThatAreTheSame: of types whose versions are the same, each cluster's objects are in the one asked for; of others they are left
-// out, and the answer says which version there is.
+// TestVersionsThatAreTheSame: for interchangeable versions, the objects of all clusters are
+// shown in the requested version. Objects of other versions are left out, and a warning names
+// their version.
 func TestVersionsThatAreTheSame(t *testing.T) {
 	f := newFleet(t, "ash", "elm", "oak")
 	class := schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "VolumeAttributesClass"}
@@ -331,8 +334,9 @@ func TestVersionsThatAreTheSame(t *testing.T) {
 	}
 }
 
-// TestVersionsThatAreNot: an object of a version that is not interchangeable with the one asked for is not among those of it, also while its cluster
-// goes from one version to another; and what is, is found once by whoever asks for every version.
+// TestVersionsThatAreNot: a list has no objects of a version that is not interchangeable with
+// the requested one, also while a cluster changes from one version to the other. Requests for
+// every version return each object once.
 func TestVersionsThatAreNot(t *testing.T) {
 	f := newFleet(t, "ash", "elm", "oak")
 	claim := schema.GroupVersionKind{Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"}
@@ -342,7 +346,8 @@ func TestVersionsThatAreNot(t *testing.T) {
 	f.serve(older, "resourceclaims", true, "elm")
 	f.put(t, "oak", "resourceclaims", newObject(claim, "shop", "c"))
 	f.put(t, "elm", "resourceclaims", newObject(older, "shop", "c"))
-	f.put(t, "ash", "resourceclaims", newObject(oldest, "shop", "c")) // it has not listed those of v1 yet
+	// ash has not listed the objects of v1 yet.
+	f.put(t, "ash", "resourceclaims", newObject(oldest, "shop", "c"))
 	want := []string{"elm/shop/c", "oak/shop/c"}
 	for _, path := range []string{"/apis/resource.k8s.io/v1/resourceclaims", "/apis/resource.k8s.io/v1beta2/resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims?limit=5"} {
 		_, body := f.ask(t, http.MethodGet, path, "")
@@ -368,8 +373,9 @@ func TestVersionsThatAreNot(t *testing.T) {
 	}
 }
 
-// TestPagesWhileVersionsChange: a cluster that comes with another version between two pages does not end the list; where the clusters that are asked are
-// others by then, the client is told to list again, as pagers understand it.
+// TestPagesWhileVersionsChange: a cluster that joins with an interchangeable version between
+// two pages does not end the list. If the queried clusters change, the token expires, and
+// pagers list again.
 func TestPagesWhileVersionsChange(t *testing.T) {
 	f := newFleet(t, "ash", "elm", "oak")
 	class := schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "VolumeAttributesClass"}

@@ -19,17 +19,18 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// grouping is a value by which objects are counted.
+// grouping is a property by which objects are counted, as named in the parameter group: cluster,
+// namespace, kind, phase, node, image or label:KEY.
 type grouping struct {
 	name string
-	key  string // of the query language; query.Label for labels
+	key  string // the key of the query language for the property; query.Label for labels
 	by   store.By
 }
 
 // mostGroupings is the maximum number of groupings in a request.
 const mostGroupings = 4
 
-// groupings are the possible groupings, except labels.
+// groupings has the possible groupings by name, except those by a label.
 var groupings = map[string]grouping{
 	query.Cluster:   {key: query.Cluster, by: store.By{Column: "cluster"}},
 	query.Namespace: {key: query.Namespace, by: store.By{Column: "namespace"}},
@@ -39,12 +40,15 @@ var groupings = map[string]grouping{
 	query.Image:     {key: query.Image, by: store.By{Field: store.FieldImages}},
 }
 
-// CheckGroup returns an error if a text is not a valid value of the parameter group.
+// CheckGroup returns an error, as a text for users, if a text is not a valid value of the parameter
+// group. Commands check the parameter with it before they ask the hub.
 func CheckGroup(text string) error {
 	_, err := parseGroupings(text)
 	return err
 }
 
+// parseGroupings parses the value of the parameter group: names of groupings, separated by commas.
+// A name that is unknown or repeated is an error, and so are more than mostGroupings.
 func parseGroupings(text string) (out []grouping, err error) {
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
@@ -72,15 +76,16 @@ func parseGroupings(text string) (out []grouping, err error) {
 	return out, nil
 }
 
-// counts are numbers of objects by values.
+// counts are the numbers of objects that a request counts: the total, and one for each group. A
+// group has the objects with the same values of all groupings.
 type counts struct {
 	total  int64
-	groups map[string]int64 // by the values as JSON
+	groups map[string]int64 // by the values of a group, as a JSON list
 
 	candidates int // objects that were read to be filtered
 }
 
-// bounded returns an error if there are too many groups.
+// bounded returns an error (400) if there are more than mostGroups groups in c.
 func (c *counts) bounded() error {
 	if len(c.groups) > mostGroups {
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter group: there are more than %d groups; narrow the search, or count by less", mostGroups))
@@ -88,12 +93,14 @@ func (c *counts) bounded() error {
 	return nil
 }
 
+// add adds n objects to the group with the given values, one for each grouping. The total stays.
 func (c *counts) add(values []string, n int64) {
 	key, _ := json.Marshal(values) //nolint:errchkjson // strings
 	c.groups[string(key)] += n
 }
 
-// serveCounts answers a list request with counts.
+// serveCounts answers a list of one type that has the parameter group: with the numbers of objects
+// in place of the objects.
 func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location, p params, as form) error {
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
@@ -112,7 +119,8 @@ func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location
 	return answerCounts(w, as, p.group, c)
 }
 
-// countView adds the counts of the objects of a view.
+// countView adds to c the numbers of the objects that the view v shows, in groups by the groupings
+// in by. It returns an unlikeError if the objects of the type do not have such a property.
 func (s *Search) countView(ctx context.Context, at location, v view, by []grouping, c *counts) error {
 	for _, g := range by {
 		if err := s.about(ctx, at, v.kind, g.key); err != nil {
@@ -123,7 +131,7 @@ func (s *Search) countView(ctx context.Context, at location, v view, by []groupi
 		}
 	}
 	if v.query.Clusters != nil && len(v.query.Clusters) == 0 {
-		return nil // for the store, an empty list means all
+		return nil // no cluster is left; for the store, an empty list would mean all
 	}
 	if v.keep != nil {
 		return s.countCandidates(ctx, v, by, c)
@@ -167,7 +175,10 @@ func (s *Search) countView(ctx context.Context, at location, v view, by []groupi
 	return nil
 }
 
-// countCandidates adds counts of objects that must be read to be filtered.
+// countCandidates does the work of countView if rows must be compared with q or filter: it reads
+// the objects. An object with several values, such as images, counts in several groups. If all
+// types of the request together would need more than mostCandidates objects, it returns an error
+// (400).
 func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *counts) error {
 	if c.candidates >= mostCandidates {
 		return tooMany(v.query.Resource)
@@ -214,7 +225,8 @@ func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *
 	return nil
 }
 
-// answerCounts writes counts as a document or a table, the largest first.
+// answerCounts writes c as a SearchCounts or as a table, with the largest groups first. by are the
+// groupings, whose names head the columns.
 func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error {
 	out := fleetv1alpha1.SearchCounts{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "SearchCounts"},
@@ -252,8 +264,9 @@ func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error
 	return as.wire.answer(w, table)
 }
 
-// isUnlike reports whether an error means that a type cannot match the request, or does not
-// exist where it is requested. It is false if the error is about a cluster that does not exist.
+// isUnlike reports whether an error means that a type does not suit the request: an unlikeError, or
+// the error of notFound, which says that the type does not exist in the requested place. It is
+// false for the error that a cluster does not exist.
 func isUnlike(err error) bool {
 	if _, ok := errors.AsType[unlikeError](err); ok {
 		return true

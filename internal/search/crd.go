@@ -16,9 +16,10 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// columns returns the columns of a type: the built-in ones of Kubernetes, those of its
-// CustomResourceDefinition, or name and age. A table has one set of columns: of the definitions
-// of several clusters, it is the first that has the version and columns that can be shown.
+// columns returns the columns of the table of a type: the built-in ones of a kind of Kubernetes,
+// those of its CustomResourceDefinition, or else name and age. If clusters have different
+// definitions, the first is used that has the version and whose columns can be shown. The error is
+// that of reading the definitions.
 func (s *Search) columns(ctx context.Context, at location, k kind) (*columns, error) {
 	if c, ok := builtin[k.GroupVersionKind.GroupKind()]; ok {
 		return c, nil
@@ -46,7 +47,9 @@ func (s *Search) columns(ctx context.Context, at location, k kind) (*columns, er
 	return c, err
 }
 
-// custom returns the columns of a definition; false if one of them has an unsupported path.
+// custom returns the columns cluster and name and the columns printed, which are those of a
+// CustomResourceDefinition. It returns false if the path of a column is invalid, or could cost too
+// much (see descends).
 func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns, bool) {
 	c := &columns{heads: []head{clusterHead, nameHead}}
 	var paths []*jsonpath.JSONPath
@@ -77,9 +80,9 @@ func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns,
 	return c, true
 }
 
-// descends reports whether each step of a path goes one level down the object. The cost of such
-// a path is limited by the size of the object. A cluster may serve definitions that no API
-// server has checked, and recursion, unions and loops multiply their results.
+// descends reports whether each step of a JSON path goes one level down the object, so that the
+// size of the object limits the cost. Recursion, unions and loops multiply their results and are
+// refused: a cluster may serve definitions that no API server has checked.
 func descends(n jsonpath.Node) bool {
 	switch n := n.(type) {
 	case *jsonpath.ListNode:
@@ -93,8 +96,9 @@ func descends(n jsonpath.Node) bool {
 	}
 }
 
-// customCell returns the value at a path, in the type of the column; nil if there is no value of
-// that type.
+// customCell returns the value at a path of the object o, in the type of the column; nil if there
+// is no value of that type. A float in an integer column is truncated. A date becomes the time that
+// has passed since then, or <invalid>.
 func customCell(path *jsonpath.JSONPath, typ string, o any) any {
 	found, err := path.FindResults(o)
 	if err != nil || len(found) == 0 || len(found[0]) == 0 {
@@ -103,7 +107,7 @@ func customCell(path *jsonpath.JSONPath, typ string, o any) any {
 	value := found[0][0].Interface()
 	if typ == "string" {
 		text := bytes.Buffer{}
-		// null is printed as no value
+		// null is printed as <no value>
 		if err := path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}); err != nil {
 			return nil
 		}

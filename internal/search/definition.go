@@ -14,10 +14,11 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Versions returns the versions of groups that a cluster serves ("": any cluster). custom are
-// those whose groups are not Kubernetes' own, for which the mirror may have definitions. The
-// caller must be allowed to know what the cluster serves. Types that the caller may not know are
-// left out.
+// Versions returns the group versions that a cluster has among the mirrored types, in no order;
+// cluster "": any cluster. all has each of them, and custom those that are not Kubernetes' own, for
+// which Definitions may have schemas. Group versions whose types the caller may not know are left
+// out. It returns an error if the caller may not know the cluster, or the fleet does not have the
+// cluster.
 func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []schema.GroupVersion, err error) {
 	if cluster != "" {
 		if err := s.authorizeCluster(ctx, cluster); err != nil {
@@ -48,11 +49,13 @@ const (
 	metaPrefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
 )
 
-// Definitions returns the OpenAPI v3 document of the types that a cluster ("": any) has in a
-// version of a group, from mirrored CustomResourceDefinitions; nil if there are none. If several
-// clusters define a type, the definition of the first by name that has the version is used,
-// among the clusters in which the caller may list the type. Referenced types of meta.k8s.io/v1
-// are not included.
+// Definitions returns the OpenAPI v3 document of the types in a group version, from mirrored
+// CustomResourceDefinitions. cluster is the cluster whose types they are; "": any. It returns nil
+// if no definition has the version. The caller must have checked the cluster, as Versions does.
+//
+// If several clusters define a type, the definition of the first cluster by name is used. Only
+// clusters in which the caller may list the type count. Types that the caller may not know are left
+// out. The document refers to types of meta.k8s.io/v1, and does not include them.
 func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.GroupVersion) (map[string]any, error) {
 	paths, schemas := map[string]any{}, map[string]any{}
 	c, err := s.catalogueFor(ctx, cluster, gv.Group)
@@ -98,15 +101,16 @@ func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.Grou
 	}, nil
 }
 
-// definition returns the schema of a type and the kind of its lists; nil if the schema is not
-// known or hidden from the caller.
+// definition returns the OpenAPI schema of a type, which the caller may change, and the kind of its
+// lists. They are from a CustomResourceDefinition of the cluster, or of any for "". The schema is
+// nil if there is no definition with the version, or the caller may not see one.
 func (s *Search) definition(ctx context.Context, cluster string, api member.API) (written map[string]any, listKind string, err error) {
 	k, err := s.definedIn(ctx, cluster, api)
 	if err != nil {
 		return nil, "", err
 	}
 	err = s.definitions(ctx, k, api.GroupVersionResource().GroupResource(), func(body []byte) bool {
-		var definition struct { // the schema as it is written
+		var definition struct { // not the Go type, so that the schema stays as it is written
 			Spec struct {
 				Names struct {
 					ListKind string `json:"listKind"`
@@ -132,8 +136,9 @@ func (s *Search) definition(ctx context.Context, cluster string, api member.API)
 	return written, listKind, err
 }
 
-// definedIn returns the clusters whose definition of a type the caller may know: the given
-// cluster, or for "" those in which the caller may list the type.
+// definedIn returns a kind with the clusters from which the caller may know the definition of a
+// type. For cluster "" these are the clusters in which the caller may list the type, perhaps none.
+// Otherwise it is the given cluster, which definedIn does not check.
 func (s *Search) definedIn(ctx context.Context, cluster string, api member.API) (kind, error) {
 	k := kind{scopes: map[bool][]string{}}
 	if cluster != "" {
@@ -156,8 +161,9 @@ func (s *Search) definedIn(ctx context.Context, cluster string, api member.API) 
 	return k, err
 }
 
-// definitions calls take with the definitions of a type, by name of the cluster, until take
-// returns true. A useless definition of one cluster does not hide those of others.
+// definitions calls take with the JSON of the CustomResourceDefinition of a type in each cluster of
+// k, by name, until take returns true. take returns false for a definition that cannot be used.
+// Clusters whose definition is not mirrored are left out. The error is that of the store.
 func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResource, take func(body []byte) bool) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions", Clusters: append([]string{}, k.clusters...), Names: []string{gr.String()}, Limit: 1,
@@ -172,7 +178,8 @@ func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResourc
 	}
 }
 
-// described adds to the schema of an object the fields that all objects have.
+// described adds to a schema the fields that all objects have, and the extension with group,
+// version and kind. It changes the map defined and returns it.
 func described(defined map[string]any, kind map[string]any) map[string]any {
 	properties, _ := defined["properties"].(map[string]any)
 	if properties == nil {
@@ -186,9 +193,11 @@ func described(defined map[string]any, kind map[string]any) map[string]any {
 	return defined
 }
 
+// refer returns an OpenAPI reference to the schema with the name.
 func refer(name string) map[string]any { return map[string]any{"$ref": components + name} }
 
-// reading returns the OpenAPI description of a path for GET.
+// reading returns the OpenAPI description of a path that can be read with GET. action is list or
+// get, and answer is the name of the schema of the answer.
 func reading(action string, kind map[string]any, answer string) map[string]any {
 	return map[string]any{"get": map[string]any{
 		"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind,

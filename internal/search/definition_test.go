@@ -15,7 +15,8 @@ import (
 
 var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// define gives a cluster a definition of gadgets in a version, whose spec has a field, with columns at paths.
+// define stores a definition of gadgets in a cluster: with one version, whose spec has one
+// field, and with columns at paths.
 func (f *fleet) define(t *testing.T, cluster, version, field string, paths ...string) {
 	t.Helper()
 	columns := []any{}
@@ -34,7 +35,8 @@ func (f *fleet) define(t *testing.T, cluster, version, field string, paths ...st
 	f.put(t, cluster, "customresourcedefinitions", o)
 }
 
-// TestDefinitions: a custom type is described as the cluster defines it that is asked for, and for all clusters as the first one does.
+// TestDefinitions: a custom type is described as in the cluster of the request. Requests for
+// all clusters get the definition of the first cluster that has one.
 func TestDefinitions(t *testing.T) {
 	f := newFleet(t, "ash", "elm", "oak", "yew")
 	f.serve(definitionKind, "customresourcedefinitions", false, "ash", "elm", "oak")
@@ -91,7 +93,8 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestDefinitionsOfNoUse: what one cluster's definition does not have, or has wrong, another one's has.
+// TestDefinitionsOfNoUse: if the definition in one cluster is missing or unusable, that of
+// another cluster is used for the fleet.
 func TestDefinitionsOfNoUse(t *testing.T) {
 	f := newFleet(t, "ash", "elm", "fir", "oak", "yew")
 	f.serve(definitionKind, "customresourcedefinitions", false, "ash", "elm", "fir", "oak", "yew")
@@ -126,7 +129,8 @@ func TestDefinitionsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestDefinitionsOfOpenClusters: who may not use a cluster does not learn how it defines a type.
+// TestDefinitionsOfOpenClusters: a caller does not see definitions of clusters that it may not
+// use.
 func TestDefinitionsOfOpenClusters(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	f.serve(definitionKind, "customresourcedefinitions", false, "elm", "oak")
@@ -158,12 +162,12 @@ func TestDefinitionsOfOpenClusters(t *testing.T) {
 	}
 }
 
-// TestColumnPaths: paths are evaluated that cost no more than the object is large.
+// TestColumnPaths: a path is evaluated only if its cost is bounded by the size of the object.
 func TestColumnPaths(t *testing.T) {
 	for path, want := range map[string]bool{
 		".spec.size": true, ".metadata.annotations['example\\.org/size']": true, ".spec.hosts[*]": true, ".spec.hosts[0].name": true, ".spec.*.name": true,
 		`.status.conditions[?(@.type=="Ready")].status`: true,
-		"":                         true, // nothing
+		"":                         true, // selects nothing
 		".spec..name":              false,
 		"..":                       false,
 		".spec['a..b']":            false,

@@ -29,8 +29,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestFleetAnswersAsItsMember makes and changes objects at random in a real API server, mirrors them, and asks both the same: lists with selectors, whole and in
-// pages, tables, counts, options of lists and watches, what watches tell, and what was selected at each moment. Without SOAK it does so once with each database.
+// TestFleetAnswersAsItsMember changes random objects in a real API server and mirrors them. The
+// API server and the fleet must answer alike: lists with selectors, whole and in pages, tables,
+// counts, options of lists and watches, events of watches, and lists at past moments. Without
+// SOAK it runs once with each database.
 func TestFleetAnswersAsItsMember(t *testing.T) {
 	open := map[string]func(t *testing.T) (*store.Store, string, error){
 		"SQLite": func(t *testing.T) (*store.Store, string, error) {
@@ -69,7 +71,7 @@ func TestFleetAnswersAsItsMember(t *testing.T) {
 	}
 }
 
-// differential asks a fleet of one cluster, and the cluster itself.
+// differential sends requests to a fleet of one cluster, and to the cluster itself.
 type differential struct {
 	t         *testing.T
 	random    *rand.Rand
@@ -78,19 +80,19 @@ type differential struct {
 	http      *http.Client
 	client    dynamic.Interface
 	namespace string
-	objects   []*unstructured.Unstructured // that there are
+	objects   []*unstructured.Unstructured // that exist
 	named     int
 	questions []*comparedList
 }
 
-// comparedList is a list of objects that are asked for again and again.
+// comparedList is a list that is requested repeatedly.
 type comparedList struct {
 	kind           comparedKind
 	labels, fields string
 	watch          *stream
-	selected       []string   // now
-	events         []string   // that a watch is to tell
-	then           []answered // at moments
+	selected       []string   // at present
+	events         []string   // expected of the watch
+	then           []answered // at past moments
 }
 
 type answered struct {
@@ -118,7 +120,7 @@ func newDifferential(t *testing.T, random *rand.Rand, f *fleet) *differential {
 	return d
 }
 
-// define has gadgets defined in the API server while the test runs.
+// define creates the definition of gadgets in the API server, until the test ends.
 func define(t *testing.T) *unstructured.Unstructured {
 	definition := &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(gadgetDefinition), definition); err != nil {
@@ -170,11 +172,14 @@ func (d *differential) run() {
 		}
 		d.options(k)
 	}
-	d.questions = slices.DeleteFunc(d.questions, func(q *comparedList) bool { return !d.compare(q) }) // what both refuse is not asked again
+	// Lists that both refuse are not requested again.
+	d.questions = slices.DeleteFunc(d.questions, func(q *comparedList) bool { return !d.compare(q) })
 	for _, q := range d.questions {
 		d.initial(q)
 		if !q.kind.past && q.fields != "" {
-			continue // what an Event was is not known: that it is not selected is told if it changes
+			// The previous state of an Event is unknown. If an Event changes and is not
+			// selected, the watch sends DELETED, also if it was not selected before.
+			continue
 		}
 		from := d.fleet.version(d.t, d.path(q.kind)+"?limit=1")
 		q.watch = d.fleet.watch(d.t, d.path(q.kind)+"?"+q.query()+"&watch=true&resourceVersion="+from)
@@ -182,7 +187,8 @@ func (d *differential) run() {
 	for range 60 {
 		d.step()
 	}
-	for _, q := range d.questions { // the last event of each watch, where there may be one
+	// If a list has an object, the last event of its watch is a deletion.
+	for _, q := range d.questions {
 		if len(q.selected) > 0 {
 			if i := slices.IndexFunc(d.objects, func(o *unstructured.Unstructured) bool { return d.is(q.kind, o) && o.GetName() == q.selected[0] }); i >= 0 {
 				d.delete(i)
@@ -191,11 +197,11 @@ func (d *differential) run() {
 	}
 	for _, q := range d.questions {
 		d.compare(q)
-		var told []string
+		var events []string
 		for range q.events {
-			told = append(told, strings.Replace(q.watch.next(), " oak/"+d.in(q.kind)+"/", " ", 1))
+			events = append(events, strings.Replace(q.watch.next(), " oak/"+d.in(q.kind)+"/", " ", 1))
 		}
-		if diff := cmp.Diff(q.events, told); diff != "" {
+		if diff := cmp.Diff(q.events, events); diff != "" {
 			d.t.Errorf("events of %s (-API server, +fleet):\n%s", q, diff)
 		}
 		for _, then := range q.then {
@@ -218,7 +224,7 @@ func (q *comparedList) String() string {
 	return fmt.Sprintf("%s labels %q fields %q", q.kind.resource, q.labels, q.fields)
 }
 
-// in is the namespace of a kind's objects.
+// in returns the namespace of a kind's objects; "" if they have none.
 func (d *differential) in(k comparedKind) string {
 	if k.namespaced {
 		return d.namespace
@@ -230,7 +236,7 @@ func (d *differential) of(k comparedKind) dynamic.ResourceInterface {
 	return d.client.Resource(k.gvk.GroupVersion().WithResource(k.resource)).Namespace(d.in(k))
 }
 
-// path of the objects of a kind, for both.
+// path returns the path of the objects of a kind, which is the same for both.
 func (d *differential) path(k comparedKind) string {
 	path := "/api/v1"
 	if k.gvk.Group != "" {
@@ -253,7 +259,7 @@ func (d *differential) randomLabels() map[string]any {
 	return out
 }
 
-// labels are a random selector, of which some cannot be parsed.
+// labels returns a random label selector. Some selectors cannot be parsed.
 func (d *differential) labels() string {
 	var out []string
 	for range d.random.IntN(3) {
@@ -263,7 +269,7 @@ func (d *differential) labels() string {
 	return strings.Join(append(out, "run="+d.namespace), ",")
 }
 
-// fields are a random selector of what the API server takes.
+// fields returns a random field selector that the API server accepts.
 func (d *differential) fields(k comparedKind) string {
 	var out []string
 	known := []string{"metadata.name"}
@@ -305,7 +311,7 @@ func (d *differential) create(k comparedKind) {
 	d.happened(k, made, false)
 }
 
-// step changes something.
+// step makes a random change.
 func (d *differential) step() {
 	i := d.random.IntN(len(d.objects))
 	o := d.objects[i].DeepCopy()
@@ -353,7 +359,7 @@ func (d *differential) remove(k comparedKind, o *unstructured.Unstructured) {
 	tried := false
 	testenv.Eventually(d.t, "delete "+k.resource+" "+o.GetName(), testenv.Patience, func() error {
 		err := d.of(k).Delete(context.WithoutCancel(d.t.Context()), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &grace, PropagationPolicy: &background})
-		if tried && apierrors.IsNotFound(err) { // since an attempt whose answer was lost
+		if tried && apierrors.IsNotFound(err) { // by an attempt whose answer was lost
 			return nil
 		}
 		tried = true
@@ -371,7 +377,7 @@ func (d *differential) clean() {
 	}
 }
 
-// happened mirrors what the cluster has, and notes what is selected now.
+// happened mirrors a change and records the expected events and results of all lists.
 func (d *differential) happened(k comparedKind, o *unstructured.Unstructured, gone bool) {
 	if gone {
 		if err := d.fleet.store.Write(d.t.Context(), []store.Change{{Delete: true, Row: store.Row{
@@ -404,7 +410,7 @@ func (d *differential) happened(k comparedKind, o *unstructured.Unstructured, go
 	}
 }
 
-// ask asks the fleet, again if its database does not answer for a moment.
+// ask sends a request to the fleet, and again if its database does not respond for a moment.
 func (d *differential) ask(path, accept string) (resp reply, body map[string]any) {
 	d.t.Helper()
 	testenv.Eventually(d.t, path, testenv.Patience, func() error {
@@ -416,7 +422,7 @@ func (d *differential) ask(path, accept string) (resp reply, body map[string]any
 	return resp, body
 }
 
-// member asks the API server, again if it cannot answer for the moment.
+// member sends a request to the API server, and again if it cannot answer for the moment.
 func (d *differential) member(path, accept string) (code int, header http.Header, body map[string]any) {
 	d.t.Helper()
 	testenv.Eventually(d.t, path, testenv.Patience, func() error {
@@ -449,7 +455,8 @@ func namesOf(body map[string]any) (out []string) {
 	return out
 }
 
-// compare asks both for a list, whole and in pages, and counts it. It says whether they answer with one.
+// compare requests a list from both, whole and in pages, and counts it. It reports whether both
+// return a list.
 func (d *differential) compare(q *comparedList) bool {
 	code, _, want := d.member(d.path(q.kind)+"?"+q.query(), "")
 	resp, got := d.ask(d.path(q.kind)+"?"+q.query(), "")
@@ -503,7 +510,8 @@ func (d *differential) compare(q *comparedList) bool {
 	return true
 }
 
-// sameItems are the items of a list without what is the fleet's or the server's own.
+// sameItems returns the items of a list without the fields that differ between the fleet and
+// the API server.
 func sameItems(body map[string]any) (out []any) {
 	items, _ := body["items"].([]any)
 	for _, item := range items {
@@ -523,7 +531,7 @@ func sameItems(body map[string]any) (out []any) {
 	return out
 }
 
-// initial compares what a watch begins with.
+// initial compares the first events of a watch with the list.
 func (d *differential) initial(q *comparedList) {
 	w := d.fleet.watch(d.t, d.path(q.kind)+"?"+q.query()+"&watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan")
 	var names []string
@@ -573,7 +581,7 @@ func (d *differential) tables(k comparedKind) {
 	}
 }
 
-// options compares how options of lists and watches are taken.
+// options compares the answers to random options of lists and watches.
 func (d *differential) options(k comparedKind) {
 	versions := map[bool]string{}
 	_, _, list := d.member(d.path(k)+"?limit=1", "")
@@ -618,10 +626,10 @@ func (d *differential) options(k comparedKind) {
 	}
 }
 
-// refusal is the code of an answer and, if it is one, the reason and causes of a refusal.
+// refusal returns the status code of an answer and, for an error, its reason and causes.
 func (d *differential) refusal(client *http.Client, address string) (int, string) {
 	ctx, stop := context.WithCancel(d.t.Context())
-	defer stop() // a watch is left as soon as it is answered
+	defer stop() // ends a watch as soon as its answer begins
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		d.t.Fatal(err)

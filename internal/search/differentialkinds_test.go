@@ -16,23 +16,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// comparedKind is a type whose objects are made, changed and asked for at random.
+// comparedKind is a type whose objects are created, changed and requested at random.
 type comparedKind struct {
 	gvk        schema.GroupVersionKind
 	resource   string
 	namespaced bool
-	past       bool                                                     // it has a history
-	fields     map[string][]string                                      // what an API server takes in field selectors, with values
-	bare       bool                                                     // its tables have nothing but names and ages in the fleet
-	spec       func(random *rand.Rand, o map[string]any)                // nil: its objects are made as those of another version of the type
-	status     func(random *rand.Rand, o map[string]any) map[string]any // nil: there is none
-	fixed      bool                                                     // what spec makes is not changed later
+	past       bool // the type has a history
+	// fields are those that API servers accept in field selectors, with values for them.
+	fields map[string][]string
+	// bare is true if tables of the fleet have only names and ages for the type.
+	bare bool
+	// spec is nil if the objects are created in another API group or version.
+	spec func(random *rand.Rand, o map[string]any)
+	// status is nil if the objects get no status.
+	status func(random *rand.Rand, o map[string]any) map[string]any
+	fixed  bool // spec is not changed after the creation
 }
 
-// one of some values.
+// one returns one of the values.
 func one[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
 
-// maybe sets a field to one of some values, or leaves it out.
+// maybe sets a field to one of the values, or leaves it out.
 func maybe[T any](random *rand.Rand, o map[string]any, field string, of ...T) {
 	if i := random.IntN(len(of) + 1); i < len(of) {
 		o[field] = of[i]
@@ -155,7 +159,8 @@ var comparedKinds = []comparedKind{
 		spec: func(_ *rand.Rand, o map[string]any) {
 			o["spec"] = map[string]any{"completions": int64(5), "template": podTemplate("Never")}
 		},
-		status: func(random *rand.Rand, o map[string]any) map[string]any { // which may not become less
+		// The number of succeeded pods must not decrease.
+		status: func(random *rand.Rand, o map[string]any) map[string]any {
 			succeeded, _, _ := unstructured.NestedInt64(o, "status", "succeeded")
 			return map[string]any{"succeeded": max(succeeded, int64(one(random, 0, 1, 2)))}
 		},
@@ -176,7 +181,7 @@ var comparedKinds = []comparedKind{
 	},
 }
 
-// signingRequest is a request for a certificate, as an API server takes it.
+// signingRequest returns a request for a certificate that API servers accept.
 var signingRequest = sync.OnceValue(func() string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	if err != nil {
@@ -196,7 +201,7 @@ func podTemplate(restart string) map[string]any {
 	}
 }
 
-// gadgetDefinition defines gadgets, with fields that can be selected and columns.
+// gadgetDefinition defines gadgets, with columns and with fields that can be selected.
 const gadgetDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"gadgets.differential.example.org"},"spec":{
 "group":"differential.example.org","scope":"Namespaced","names":{"kind":"Gadget","plural":"gadgets","singular":"gadget"},"versions":[{"name":"v1","served":true,"storage":true,
 "selectableFields":[{"jsonPath":".spec.on"},{"jsonPath":".spec.num"},{"jsonPath":".spec.s"}],

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,10 +20,11 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// aggregated is the media type of discovery in one document.
+// aggregated is the media type of discovery in one document, with all groups, versions and types.
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// verbs returns what the fleet supports for the types of a group.
+// verbs returns the verbs that the fleet supports for the types of a group. Collections and metrics
+// cannot be watched.
 func verbs(group string) []string {
 	if group == collectionVersion.Group || group == metricsVersion.Group {
 		return []string{"get", "list"}
@@ -30,21 +32,25 @@ func verbs(group string) []string {
 	return []string{"get", "list", "watch"}
 }
 
-// catalogue has the mirrored types by group and version.
+// catalogue has types of the fleet by group and version, for discovery.
 type catalogue map[string]map[string][]member.API
 
-// catalogue returns the types of one cluster, or the union of all for "". A type that is
-// namespaced in any cluster is namespaced in the union, so that clients can request one
-// namespace or all. A request for all finds the objects of both scopes, and a warning says so.
+// catalogue returns the types that are mirrored from one cluster, or from any for "". A type that
+// is namespaced in any of the clusters counts as namespaced, so that clients can request one
+// namespace or all. A list of all namespaces has the objects of clusters in which the type is not
+// namespaced, too, and a warning.
 func (s *Search) catalogue(cluster string) catalogue { return catalogueOf(s.typesIn(cluster)) }
 
-// typesIn returns the types that are mirrored from one cluster; for "", from any.
+// typesIn returns the types that are mirrored from one cluster, or from any for "". The result may
+// be changed.
 func (s *Search) typesIn(cluster string) []mirror.Type {
 	return slices.DeleteFunc(slices.Clone(s.Mirror.Types()), func(t mirror.Type) bool {
 		return cluster != "" && !slices.Contains(t.Clusters, cluster)
 	})
 }
 
+// catalogueOf returns mirrored types by group and version, each once and sorted by resource. A type
+// that is namespaced in any cluster is namespaced.
 func catalogueOf(mirrored []mirror.Type) catalogue {
 	c := catalogue{}
 	for _, t := range mirrored {
@@ -67,15 +73,15 @@ func catalogueOf(mirrored []mirror.Type) catalogue {
 	return c
 }
 
-// isOfKubernetes reports whether a group belongs to Kubernetes itself. Every user may know that
-// the fleet has its types. Otherwise "kubectl get pods" would report that pods do not exist, and
-// not that the caller may not list pods or that there are none.
+// isOfKubernetes reports whether a group belongs to Kubernetes itself. Every user may know that the
+// fleet has these types. Otherwise "kubectl get pods" would report that pods do not exist, and not
+// that the caller may not list them.
 func isOfKubernetes(group string) bool { return known.IsGroupRegistered(group) }
 
-// mayName reports whether the caller may know that the fleet has a type. Every user may know the
-// types of Kubernetes, and a caller that may list a type anywhere may know that type. A caller
-// that may list a type in some namespaces may know it only from clusters that one of these may
-// use.
+// mayName reports whether the caller may know that the fleet has a type. Every caller may know the
+// types of Kubernetes. Other types are known to a caller that may list them in all namespaces, or
+// in a namespace that may use a cluster with the type. The error means that a right could not be
+// checked.
 func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
 	if isOfKubernetes(t.GroupVersionKind.Group) {
 		return true, nil
@@ -90,13 +96,34 @@ func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
 	return seen.fence == nil || slices.ContainsFunc(t.Clusters, func(c string) bool { return !seen.closed(c) }), nil
 }
 
-// catalogueFor returns the catalogue of one cluster, or of all for "", without types that the
-// caller may not know. It has all groups, or only the given ones. Each type is checked: an
-// authorizer may refuse one type to a caller that may list all others.
+// mayListAll reports, by one check, whether the caller may list every type. If the hub has other
+// authorizers than RBAC it is always false: such an authorizer may refuse one type to a caller that
+// may list all others. Then each type must be checked.
+func (s *Search) mayListAll(ctx context.Context) (bool, error) {
+	if s.UntoldRights {
+		return false, nil
+	}
+	err := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: "*", Version: "*", Resource: "*"})
+	if apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// catalogueFor returns the types of one cluster, or of all for "", that the caller may know. With
+// groups, only types of these groups are included. The error means that a right could not be
+// checked.
 func (s *Search) catalogueFor(ctx context.Context, cluster string, groups ...string) (catalogue, error) {
 	types := slices.DeleteFunc(s.typesIn(cluster), func(t mirror.Type) bool {
 		return len(groups) > 0 && !slices.Contains(groups, t.GroupVersionKind.Group)
 	})
+	if slices.ContainsFunc(types, func(t mirror.Type) bool { return !isOfKubernetes(t.GroupVersionKind.Group) }) {
+		if all, err := s.mayListAll(ctx); err != nil {
+			return nil, err
+		} else if all {
+			return catalogueOf(types), nil
+		}
+	}
 	var visible []mirror.Type
 	for _, t := range types {
 		ok, err := s.mayName(ctx, t)
@@ -110,21 +137,24 @@ func (s *Search) catalogueFor(ctx context.Context, cluster string, groups ...str
 	return catalogueOf(visible), nil
 }
 
-// groups returns the groups by name, without the core group, which has its own root.
+// groups returns the names of the groups, sorted. The core group is left out: it has a path of its
+// own, /api.
 func (c catalogue) groups() []string {
 	groups := slices.Sorted(maps.Keys(c))
 	return slices.DeleteFunc(groups, func(g string) bool { return g == "" })
 }
 
-// versions returns the versions of a group, the preferred one first: the most stable, then the
-// newest.
+// versions returns the versions of a group, the preferred one first: the most stable version, and
+// of those the newest. It is empty for an unknown group.
 func (c catalogue) versions(group string) []string {
 	return slices.SortedFunc(maps.Keys(c[group]), func(a, b string) int {
 		return -version.CompareKubeAwareVersionStrings(a, b)
 	})
 }
 
-// discover answers with the mirrored types that the caller may know.
+// discover answers a request of discovery, for the whole fleet or one cluster. The types are the
+// mirrored ones that the caller may know, those that conversions show, metrics and collections. A
+// group or version without types is a NotFound error.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
 	var groups []string // groups of the document; nil: all
 	if at.Version != "" || at.Group != "" {
@@ -172,6 +202,7 @@ func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) e
 	}
 }
 
+// wantsAggregated reports whether the client accepts discovery in one document (aggregated).
 func wantsAggregated(r *http.Request) bool {
 	for _, m := range accepted(r) {
 		if m.params["g"] == apidiscoveryv2.GroupName && m.params["v"] == "v2" && m.params["as"] == "APIGroupDiscoveryList" {
@@ -181,6 +212,7 @@ func wantsAggregated(r *http.Request) bool {
 	return false
 }
 
+// group returns a group with its versions, as discovery shows it. c must have the group.
 func (c catalogue) group(name string) metav1.APIGroup {
 	g := metav1.APIGroup{Name: name}
 	for _, v := range c.versions(name) {
@@ -232,7 +264,8 @@ func (c catalogue) groupDiscoveryList(groups []string) apidiscoveryv2.APIGroupDi
 	return list
 }
 
-// singular is never empty, because users name types by it.
+// singular returns the singular name of a type, or else its kind in lower case. It is never empty,
+// because users name types by it.
 func singular(t member.API) string {
 	return cmp.Or(t.Singular, strings.ToLower(t.GroupVersionKind.Kind))
 }

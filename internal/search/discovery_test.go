@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestTypesAreKnownToThoseWhoMayListThem: every answer to a caller who may not list a custom type
-// anywhere is the same as if no cluster had the type.
+// TestTypesAreKnownToThoseWhoMayListThem: every answer to a caller that may not list a custom
+// type in any namespace is the same as if no cluster had the type.
 func TestTypesAreKnownToThoseWhoMayListThem(t *testing.T) {
 	f := threeClusters(t)
 	f.serve(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, "gadgets", true, "elm")
@@ -21,7 +21,8 @@ func TestTypesAreKnownToThoseWhoMayListThem(t *testing.T) {
 			return !slices.Contains(resources, what.Resource)
 		}
 	}
-	// alike are paths with a name of the type, or its group, and those with a name that nothing has.
+	// alike are paths with the name of the type or its group. Each is compared with the same
+	// path for a name that does not exist.
 	alike := []string{
 		"/apis", "/apis/example.org", "/apis/example.org/v1", "/apis/example.org/v1/gadgets", "/apis/example.org/v1/namespaces/shop/gadgets/one", "/clusters/elm/apis", "/clusters/elm/apis/example.org/v1",
 		"/search?q=kind:Gadget", "/search?q=kind:example.org/Gadget+name:x", "/search?q=kind:gadgets&group=kind", "/search?q=kind:Gadget&explain=true", "/clusters/elm/search?q=kind:Gadget",

@@ -25,7 +25,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// searchPath is the path of a search of every kind, below the root of the fleet or of a cluster.
+// searchPath is the path of a search of every kind, relative to the root of the fleet or of one
+// cluster.
 const searchPath = "/search"
 
 // Limits of a page of a search of every kind: default and maximum.
@@ -34,42 +35,46 @@ const (
 	mostHits  = 1000
 )
 
-// noise are types that are searched only on request: there are many objects of them, and each
-// says little. Events are also searched if the query has texts.
+// noise are types that a search of every kind leaves out unless the query names them: they have
+// many objects, and each means little. Events (worded) are also searched if the query has the key
+// text.
 var noise = append([]schema.GroupResource{
 	{Group: "coordination.k8s.io", Resource: "leases"},
 	{Resource: "endpoints"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 }, worded...)
 
-// worded are types whose messages a query for texts includes.
+// worded are the types of Events, which a query with the key text searches, too: their messages
+// have words.
 var worded = []schema.GroupResource{{Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}}
 
-// hit is an object that was found, with the status of its table and the stale clusters of its
-// kind.
+// hit is an object that a search of every kind has found. status is the value of the column that
+// shows the object's state, or "". stale has the stale clusters of its kind.
 type hit struct {
 	row    store.Row
 	status string
 	stale  map[string]time.Time
 }
 
-// everywhere is a search of every kind.
+// everywhere is a search of every kind: one request that reads the lists of many types one after
+// another.
 type everywhere struct {
 	*Search
 
-	at       location // without a type
+	at       location // the path, which has no type
 	params   params
-	kinds    []location
-	version  store.Version
-	warned   []string
-	said     map[string]bool // the set of warned
-	refused  error           // the first refusal of a kind
+	kinds    []location      // types to be searched, sorted
+	version  store.Version   // version of the first page of the search; 0: none yet
+	warned   []string        // warnings for the client
+	said     map[string]bool // the same warnings as a set
+	refused  error           // why the caller may not list the first forbidden type; nil: none
 	explains fleetv1alpha1.SearchExplanation
-	full     bool // the objects that were found reach the size limit of an answer
+	full     bool // the bodies of the objects found so far exceed mostRead bytes
 }
 
-// serveSearch answers a search of the requested kinds, one kind after another. For each kind the
-// rules of its own list hold.
+// serveSearch answers a search of every kind: with a page of the objects found, with counts or with
+// an explanation. Each type has the rights and the rules of its own list. Parameters that only
+// lists of one type take are errors (400).
 func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location) error {
 	if err := s.admitAny(r.Context(), firstNamespace(r.URL.Query())); err != nil {
 		return err
@@ -117,9 +122,10 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	return e.answer(w, as, hits, next)
 }
 
-// kindsOf returns the requested kinds, sorted by group, resource and version: those that terms
-// of q name. Without such terms these are all except noise, and Events are included if q has
-// texts. Types that the caller may not know are treated as absent.
+// kindsOf returns the types to be searched, sorted by group, resource and version: those that terms
+// of q with the key kind select. If no such term is positive, noise is left out, but Events are
+// searched if q has the key text. Types that the caller may not know are left out. If a positive
+// term leaves no type, it returns the error of noKind.
 func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
 	first := slices.IndexFunc(terms, func(t query.Term) bool { return !t.Not })
@@ -151,9 +157,9 @@ func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]loc
 	return out, nil
 }
 
-// noKind returns the error for a caller that names a kind and may list nothing of it: either the
-// right is missing, or no cluster has the kind. Only a caller that may list everything gets the
-// reason.
+// noKind returns the error for a caller that names a kind by term and sees none of its objects: the
+// right is missing, or no cluster has the kind. A caller that may list everything gets reason. Any
+// other caller gets a Forbidden error, which does not say which is the case.
 func (s *Search) noKind(ctx context.Context, term query.Term, reason error) error {
 	err := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: "*", Version: "*", Resource: "*"})
 	if apierrors.IsForbidden(err) {
@@ -166,13 +172,15 @@ func (s *Search) noKind(ctx context.Context, term query.Term, reason error) erro
 	return reason
 }
 
+// compareKinds is the order of types in a search: by group, resource and version.
 func compareKinds(a, b location) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Version, b.Version))
 }
 
-// each calls f with the view of each kind, beginning with from, until f returns more false.
-// Kinds that the caller may not list are left out with a warning. A caller that may list none is
-// refused.
+// each calls f for each type that is searched, with the view of its list, until f returns false for
+// more. It begins with the type of from; without a type, with the first. Types that the caller may
+// not list are left out with a warning. Types that q does not fit are recorded in e.explains. A
+// caller that may list none of the types gets the error. Warnings go to e.warned.
 func (e *everywhere) each(ctx context.Context, from location, f func(at location, v view) (more bool, err error)) error {
 	var unlisted []string
 	var closed error
@@ -190,7 +198,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			e.refused = cmp.Or(e.refused, err)
 			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
 		case isClosed(err):
-			// The answer is the same as if the cluster or the kind did not exist.
+			// The answer must be the same as if the cluster or the kind did not exist.
 			if !isUnlike(err) {
 				closed = cmp.Or(closed, err)
 			}
@@ -206,7 +214,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			continue
 		}
 		seen = true
-		v.kind.others = nil // other versions are kinds of their own here
+		v.kind.others = nil // in e.kinds, each version of a type has its own entry
 		more, err := f(at, v)
 		if isUnlike(err) {
 			e.explains.LeftOut = append(e.explains.LeftOut, fleetv1alpha1.SearchedKind{Group: at.Group, Version: at.Version, Resource: at.Resource, Why: err.Error()})
@@ -234,7 +242,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 	return nil
 }
 
-// warn adds warnings, each once.
+// warn adds warnings for the client to e.warned, each once.
 func (e *everywhere) warn(warnings ...string) {
 	for _, text := range warnings {
 		if !e.said[text] {
@@ -244,7 +252,8 @@ func (e *everywhere) warn(warnings ...string) {
 	}
 }
 
-// place is where a search continues: in the list of a kind.
+// place is the position in a search of every kind at which the next page begins: a type, and the
+// continue token in the list of that type; "": its beginning.
 type place struct {
 	Group    string `json:"g"`
 	Version  string `json:"v"`
@@ -252,7 +261,9 @@ type place struct {
 	Continue string `json:"c"`
 }
 
-// resume parses the continue token.
+// resume returns the position in the continue token of the request, and sets e.version to the
+// version in the token. Without a token the place is empty. A token of another search is an error
+// (400).
 func (e *everywhere) resume() (p place, err error) {
 	if e.params.next == "" {
 		return p, nil
@@ -275,12 +286,16 @@ func (e *everywhere) resume() (p place, err error) {
 	return p, nil
 }
 
+// token returns the continue token for the position in the list of the type at. next is the
+// continue token of that list; "": its beginning.
 func (e *everywhere) token(at location, next string) string {
 	raw, _ := json.Marshal(place{at.Group, at.Version, at.Resource, next}) //nolint:errchkjson // strings
 	return e.version.String() + "." + e.params.tag + "s." + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// page returns the next page and its continue token; "": there is no further page.
+// page returns the next page of objects, and the continue token for the page after; "": there is
+// none. It sets e.version, e.full and e.explains. A page may be empty and continue, if many objects
+// had to be read to be compared with q or filter. It ends early after mostRead bytes of objects.
 func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err error) {
 	limit := min(cmp.Or(e.params.limit, usualHits), mostHits)
 	from, err := e.resume()
@@ -295,7 +310,7 @@ func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err err
 			return false, nil
 		}
 		if v.query.NamePrefix != "" && v.query.Order == store.ByKey {
-			v.query.Order = store.ByName // which has an index
+			v.query.Order = store.ByName // this order has an index that finds names by prefix
 		}
 		pages := &pager{search: e.Search, query: v.query, limit: limit - len(hits), keep: v.keep, version: e.version, candidates: candidates}
 		if compareKinds(at, begin) == 0 {
@@ -317,6 +332,9 @@ func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err err
 			if hits, err = e.append(ctx, hits, at, v.kind, page.Rows); err != nil {
 				return false, err
 			}
+			if e.full = size > mostRead; e.full {
+				break
+			}
 		}
 		e.version, candidates = pages.version, pages.candidates
 		e.explains.Kinds = append(e.explains.Kinds, fleetv1alpha1.SearchedKind{
@@ -326,13 +344,14 @@ func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err err
 			next = e.token(at, pages.query.Continue)
 			return false, nil
 		}
-		e.full = size > mostRead
 		return true, nil
 	})
 	return hits, next, err
 }
 
-// append adds rows of a kind to the hits, with the status that its table shows.
+// append appends the rows of one type to hits, and returns the result. The status of a hit is the
+// cell of a column of its table: the first that the table has of Status, Phase, Ready, Reason and
+// Available.
 func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind, rows []store.Row) ([]hit, error) {
 	columns, err := e.columns(ctx, at, k)
 	if err != nil {
@@ -357,11 +376,12 @@ func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind
 	return hits, nil
 }
 
-// answer writes the hits as a list of objects of any kind, as their metadata, or as a table.
+// answer writes a page of hits as a List, as a list of PartialObjectMetadata or as a table. next is
+// the continue token. Objects that cannot be shown are left out with a warning.
 func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next string) error {
 	meta := metav1.ListMeta{ResourceVersion: e.version.String(), Continue: next}
 	if e.version == 0 {
-		meta.ResourceVersion = "" // nothing was read
+		meta.ResourceVersion = "" // no type was read
 	}
 	show := func(h hit) shown { return shown{names: e.at.names, meta: as.apiVersion(), stale: h.stale} }
 	if as.as == asTable {
@@ -390,7 +410,7 @@ func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next str
 	return as.wire.answer(w, list)
 }
 
-// searched are the columns of the table for all kinds.
+// searched are the columns of the table of a search of every kind.
 var searched = []metav1.TableColumnDefinition{
 	{Name: "Kind", Type: "string"},
 	{Name: "Cluster", Type: "string"},
@@ -402,6 +422,8 @@ var searched = []metav1.TableColumnDefinition{
 	{Name: "Created", Type: "string", Priority: 1},
 }
 
+// table writes a page of hits as a table. show returns how a hit is shown. Objects that cannot be
+// shown are left out with a warning.
 func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta metav1.ListMeta, show func(hit) shown) error {
 	table := metav1.Table{
 		TypeMeta: metav1.TypeMeta{APIVersion: as.apiVersion(), Kind: asTable}, ListMeta: meta, ColumnDefinitions: searched, Rows: []metav1.TableRow{},
@@ -442,7 +464,8 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 	return as.wire.answer(w, table)
 }
 
-// counts answers with the counts of all kinds together.
+// counts answers with the numbers of objects of all searched types together. Types whose objects do
+// not have a property of the parameter group are left out.
 func (e *everywhere) counts(ctx context.Context, w http.ResponseWriter, as form) error {
 	if e.params.explain {
 		return apierrors.NewBadRequest("parameter explain: it is not for counts")
@@ -460,17 +483,20 @@ func (e *everywhere) counts(ctx context.Context, w http.ResponseWriter, as form)
 	return answerCounts(w, as, e.params.group, c)
 }
 
-// mostGroups is the maximum number of groups in an answer.
+// mostGroups is the maximum number of groups in an answer to the parameter group. A request with
+// more is an error.
 const mostGroups = 10_000
 
-// How terms are evaluated.
+// The ways in which the store or this package evaluates a term, as texts for users.
 const (
 	byIndex   = "an index"
 	byRow     = "the rows of objects, without their bodies"
 	byReading = "objects that are read, at most 10000 for each page"
 )
 
-// explain fills the explanation of the search.
+// explain completes e.explains, the answer to the parameter explain, after the page was read: with
+// the query, how each term was evaluated, and the time. more reports whether there is a further
+// page.
 func (e *everywhere) explain(more bool, took time.Duration) {
 	x, a := &e.explains, e.params.asked
 	x.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "SearchExplanation"}
@@ -487,8 +513,8 @@ func (e *everywhere) explain(more bool, took time.Duration) {
 	}
 }
 
-// how returns how a term is evaluated. Terms about fields are also compared with the objects,
-// which makes them exact.
+// how returns how a term is evaluated, as a text for users. Terms about fields that an index finds
+// are also compared with the objects read, which makes them exact.
 func how(t query.Term) string {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	switch t.Key {

@@ -17,12 +17,12 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// definitionsRead is the number of CustomResourceDefinitions that are read at once.
+// definitionsRead is the number of CustomResourceDefinitions that one query of the store returns.
 const definitionsRead = 4
 
-// checkFields refuses requirements on fields that objects of the type cannot have, or that are
-// not a single value: an empty answer would suggest that no object matches. If the schema of a
-// type is not known, every field is accepted.
+// checkFields returns an error (400) if the field selector names a field that objects of the type
+// cannot have, or that is not a single value. Otherwise the empty answer would suggest that no
+// object matches. If no schema of the type is known, every field is accepted.
 func (s *Search) checkFields(ctx context.Context, at location, k kind, requirements []store.FieldRequirement) error {
 	var checked []store.FieldRequirement
 	var paths []store.FieldPath
@@ -41,7 +41,7 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 	}
 	for i, r := range checked {
 		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
-		if whys[i] == "" || anything && whys[i] == notOneValue { // a field of any type may exist
+		if whys[i] == "" || anything && whys[i] == notOneValue { // a list or struct may exist, too
 			continue
 		}
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: field %q of %s: %s", r.Path, at.GroupResource(), whys[i]))
@@ -49,11 +49,11 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 	return nil
 }
 
-// checkPaths returns for each field why it cannot be selected; "" if it can. It reads the
-// definitions of the type once for all fields.
+// checkPaths returns, for each of the paths of fields, why the field cannot be selected, as a text
+// for users; "" if it can. The error is that of reading the definitions of the type.
 func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []store.FieldPath) (whys []string, err error) {
 	whys = make([]string, len(paths))
-	var defined []int // fields that must be in definitions
+	var defined []int // indices of the fields about which only definitions can say something
 	for i, path := range paths {
 		var known bool
 		if whys[i], known = checkKnown(at, k, path); !known {
@@ -66,8 +66,8 @@ func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []st
 	return whys, s.inDefinitions(ctx, at, k, paths, whys, defined)
 }
 
-// checkKnown returns why a field cannot be selected, or "". known is false if the fields of the
-// type are known only from its definition.
+// checkKnown returns why a field of a type that this program knows cannot be selected; "" if it
+// can. known is false if only a CustomResourceDefinition can say that; then why is "".
 func checkKnown(at location, k kind, keys store.FieldPath) (why string, known bool) {
 	switch {
 	case len(keys) == 1 && (keys[0].Key == "kind" || keys[0].Key == "apiVersion"):
@@ -86,13 +86,14 @@ func checkKnown(at location, k kind, keys store.FieldPath) (why string, known bo
 	return "", false
 }
 
-// inType returns why a Go type has no such field, by names in JSON; "" if it has the field.
+// inType returns why a Go type has no field with the path keys, which are names in JSON; "" if it
+// has the field. It returns notOneValue if the field is a struct, map or list.
 func inType(t reflect.Type, keys store.FieldPath) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]()) {
-		// A quantity or time is one value. A raw object may contain anything.
+		// Quantities and times are one value. A type with a field Raw contains any object.
 		if _, raw := t.FieldByName("Raw"); raw || len(keys) == 0 {
 			return ""
 		}
@@ -128,8 +129,11 @@ func inType(t reflect.Type, keys store.FieldPath) string {
 	}
 }
 
+// notOneValue is the text for users why a field that is a struct, map or list cannot be selected.
 const notOneValue = "it is not one value: name a field in it, of a list of all elements or one, as in spec.containers[].image or spec.containers[0].image"
 
+// noField returns, as a text for users, that a value has no field for the next step of a path. For
+// a step to the elements of a list, it says that the value is not a list.
 func noField(step store.Step) string {
 	if step.Key == "" {
 		return "it is not a list"
@@ -137,7 +141,8 @@ func noField(step store.Step) string {
 	return fmt.Sprintf("there is no field %q", step.Key)
 }
 
-// fieldNamed returns the type of a field of a struct by its name in JSON.
+// fieldNamed returns the Go type of the field of t that has the name in JSON, also of a field in
+// embedded structs. It returns false if t has no such field.
 func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	for f := range t.Fields() {
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -153,8 +158,10 @@ func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// inDefinitions looks up fields in the CustomResourceDefinitions of the clusters, and sets whys.
-// open are the indices of the fields. A field exists if any definition has it.
+// inDefinitions looks up fields in the CustomResourceDefinitions of the clusters of k, and sets
+// their entries in whys: "" for a field that any definition has, or whose definition has no schema,
+// else the reason. open are the indices of these fields in paths and whys; it is changed. If no
+// cluster has a definition, whys stays as it is.
 func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths []store.FieldPath, whys []string, open []int) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",
@@ -191,8 +198,8 @@ func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths [
 	}
 }
 
-// inSchema returns why the schema of a custom resource has no such field; "" if it has the
-// field.
+// inSchema returns why the schema of a custom resource has no field with the path keys and a single
+// value. It is "" if the schema has the field, or accepts unknown fields there.
 func inSchema(schema *apiextensionsv1.JSONSchemaProps, keys store.FieldPath) string {
 	switch {
 	case schema == nil || schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields || schema.XEmbeddedResource:

@@ -20,12 +20,13 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// grammar are the parameters of Clusterpedia. docs/search.md defines their meaning here.
+// grammar are the parsed parameters of a request that the fleet takes over from Clusterpedia.
+// docs/search.md defines their meaning in the fleet.
 type grammar struct {
 	contains      []string // texts that names must contain
 	since, before time.Time
 	order         store.Order
-	ordered       bool // the request has an order
+	ordered       bool // the request has the parameter orderby
 	owner         struct {
 		uid, name string
 		resource  schema.GroupResource
@@ -38,8 +39,8 @@ type grammar struct {
 	groups, resources []string // for the collection "any"
 }
 
-// refused returns the parser of a parameter that the fleet does not support. instead is the
-// advice in the error.
+// refused returns the parser of a parameter of Clusterpedia that the fleet does not support. The
+// parser always returns an error with the advice instead.
 func refused(instead string) func(*params, string) error {
 	return func(*params, string) error { return errors.New("the fleet does not know it: " + instead) }
 }
@@ -49,7 +50,7 @@ const (
 	noEvents = "events are objects of their own: ask for events with fieldSelector=involvedObject.uid=UID"
 )
 
-// truth returns a parser of a boolean.
+// truth returns the parser of a parameter that is true or false, and passed to set.
 func truth(set func(p *params, v bool) error) func(*params, string) error {
 	return func(p *params, value string) error {
 		v, err := strconv.ParseBool(value)
@@ -60,7 +61,7 @@ func truth(set func(p *params, v bool) error) func(*params, string) error {
 	}
 }
 
-// whole returns a parser of a number that is not negative.
+// whole returns the parser of a parameter that is a number from 0 on, and passed to set.
 func whole(set func(p *params, n int)) func(*params, string) error {
 	return func(p *params, value string) error {
 		n, err := strconv.ParseUint(value, 10, 31)
@@ -78,7 +79,8 @@ const (
 	fuzzyLabel   = "internalstorage.clusterpedia.io/fuzzy-name"
 )
 
-// labelParameters are the parameters by label key.
+// labelParameters has the names of parameters by the label key with which clients of Clusterpedia
+// pass them in a label selector.
 var labelParameters = map[string]string{
 	searchLabels + "names": "names", searchLabels + "clusters": "clusters", searchLabels + "namespaces": "namespaces",
 	searchLabels + "orderby": "orderby", searchLabels + "owner-uid": "ownerUID", searchLabels + "owner-name": "ownerName",
@@ -88,12 +90,14 @@ var labelParameters = map[string]string{
 	searchLabels + "inject-events": "injectEvents", searchLabels + "forward": "x-clusterpedia-forward", fuzzyLabel: "fuzzyName",
 }
 
-// orderTerm finds the fields of an order in a label selector, because the parser of selectors
-// loses their order.
+// orderTerm finds the value of the parameter orderby in the text of a label selector. The parser of
+// selectors sorts values, and so loses the order of the fields.
 var orderTerm = regexp.MustCompile(regexp.QuoteMeta(searchLabels+"orderby") + `\s+in\s*\(([^()]*)\)`)
 
-// takeLabels moves parameters from the label selector to p. given reports whether the request
-// has a parameter outside of the selector.
+// takeLabels moves parameters that are written as labels from the label selector, p.labels, to
+// their fields in p. text is the selector as the client wrote it. given reports whether the request
+// has a parameter of that name outside of the selector. An unknown label with the prefix of
+// parameters is an error (400). So is a parameter that is given twice, except limit.
 func (p *params) takeLabels(text string, given func(name string) bool) error {
 	requirements, _ := p.labels.Requirements()
 	var rest labels.Requirements
@@ -115,7 +119,7 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter labelSelector: %s is a parameter and no label, and takes =, == and in, not %q: exclude by fieldSelector=metadata.name!=NAME, metadata.namespace!=NAMESPACE",
 				key, r.Operator()))
 		}
-		// kubectl always sends a limit of its own
+		// limit may be given twice, because kubectl always sends one
 		if before, twice := taken[name]; twice || given(name) && name != "limit" {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter %s is given twice, by %s", name, strings.Join(slices.DeleteFunc([]string{key, before}, func(s string) bool { return s == "" }), " and ")))
 		}
@@ -142,8 +146,9 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 	return nil
 }
 
-// moment parses a time as Clusterpedia does: RFC 3339, a date or a date with a time in UTC, or
-// seconds or milliseconds since 1970.
+// moment parses a time of the parameters since and before, as Clusterpedia does. It must be after
+// 1970: in RFC 3339, a date, a date with a time in UTC, or seconds (10 digits) or milliseconds (13)
+// since 1970.
 func moment(v string) (time.Time, error) {
 	if n, err := strconv.ParseInt(v, 10, 64); err == nil && n > 0 {
 		switch len(v) {
@@ -161,15 +166,16 @@ func moment(v string) (time.Time, error) {
 	return time.Time{}, errors.New("must be a time after 1970, as 2026-11-20T10:00:00Z, 2026-11-20 10:00:00, 2026-11-20, or seconds (10 digits) or milliseconds (13) since 1970")
 }
 
-// orderNames are the columns by the names that an order may use for them.
+// orderNames has the columns of the store by the names that the parameter orderby may use for them.
 var orderNames = map[string]string{
 	"name": "name", "namespace": "namespace", "cluster": "cluster",
 	"created": "created", "created_at": "created", "creationTimestamp": "created", "metadata.creationTimestamp": "created",
 	"metadata.name": "name", "metadata.namespace": "namespace",
 }
 
-// parseOrder parses fields separated by commas. Each may end with asc or desc after a blank or,
-// for labels, after _.
+// parseOrder parses the parameter orderby: names in orderNames, separated by commas. Each may end
+// with asc or desc, after a blank or, as in labels, after _. An unknown or repeated column is an
+// error.
 func parseOrder(v string) (store.Order, error) {
 	var columns []store.OrderColumn
 	for field := range strings.SplitSeq(v, ",") {
@@ -197,12 +203,14 @@ func parseOrder(v string) (store.Order, error) {
 	return order, nil
 }
 
-// checkGrammar refuses parameters that contradict each other.
+// checkGrammar returns an error (400) for parameters of the grammar that contradict each other or
+// exceed a limit. If the parameter continue is only a number, as in Clusterpedia, the number is an
+// offset: checkGrammar moves it to p.offset.
 func (p *params) checkGrammar() error {
 	refuse := func(name, why string) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter %s: %s", name, why))
 	}
-	if p.next != "" && strings.Trim(p.next, "0123456789") == "" { // as tokens of Clusterpedia
+	if p.next != "" && strings.Trim(p.next, "0123456789") == "" { // tokens of Clusterpedia are numbers
 		n, err := strconv.ParseUint(p.next, 10, 31)
 		if err != nil || p.offset != 0 {
 			return refuse("continue", "it is a number, which is an offset, and is given twice or too large")
@@ -232,10 +240,12 @@ func (p *params) checkGrammar() error {
 	return nil
 }
 
-// chained reports whether the query must look up owners.
+// chained reports whether the query selects by an owner's name or by owners of owners, so that the
+// store must look up owners.
 func (p *params) chained() bool { return p.owner.name != "" || p.owner.steps > 0 }
 
-// checkCollection refuses parameters that are only for collections.
+// checkCollection returns an error (400) if the request has the parameter groups or resources,
+// which are only for the collection any.
 func (p *params) checkCollection() error {
 	if p.groups != nil || p.resources != nil {
 		return apierrors.NewBadRequest("parameters groups and resources are for the collection any: " + collectionPath + "any")
@@ -243,7 +253,8 @@ func (p *params) checkCollection() error {
 	return nil
 }
 
-// checkWatch refuses parameters that are only for lists.
+// checkWatch returns an error (400) if a watch has parameters that are only for lists: limit,
+// continue, offset, orderby, ownerName or ownerSeniority.
 func (p *params) checkWatch() error {
 	switch {
 	case p.limit != 0 || p.next != "" || p.offset != 0:
@@ -256,23 +267,25 @@ func (p *params) checkWatch() error {
 	return nil
 }
 
-// into adds the grammar to a query.
+// into sets the fields of the store's query that the parameters of the grammar define.
 func (p *params) into(q *store.Query) {
 	q.NameContains, q.Since, q.Before, q.Order, q.Offset = p.contains, p.since, p.before, p.order, p.offset
 	q.OwnerUID, q.OwnerName, q.OwnerResource, q.OwnerSteps = types.UID(p.owner.uid), p.owner.name, p.owner.resource, p.owner.steps
 }
 
-// plain reports whether a request selects only by clusters and namespaces. Counters have the
-// number of such objects.
+// plain reports whether a request selects objects only by type, clusters and namespaces. The store
+// has counters for the number of such objects.
 func (p *params) plain() bool {
 	return p.labels.Empty() && len(p.fields) == 0 && p.names == nil && p.contains == nil && p.since.IsZero() && p.before.IsZero() &&
 		p.owner.uid == "" && p.owner.name == "" && p.asked.empty()
 }
 
 // parseFields parses a field selector: requirements separated by commas, each PATH=VALUE,
-// PATH==VALUE, PATH!=VALUE, PATH in (VALUE,VALUE), PATH notin (VALUE,VALUE), PATH or !PATH. In
-// values a backslash escapes a comma, = and a backslash, as in Kubernetes, and in lists also ).
-// Blanks belong to the value, except in lists and if a blank precedes the operator.
+// PATH==VALUE, PATH!=VALUE, PATH in (VALUE,VALUE), PATH notin (VALUE,VALUE), PATH or !PATH. Empty
+// requirements are ignored; more than store.MostTerms are an error. The paths are not checked.
+//
+// In values, a backslash escapes a comma, = and a backslash, as in Kubernetes, and ) in lists.
+// Blanks around a value belong to it, except in lists and if a blank precedes the operator.
 func parseFields(text string) (out []store.FieldRequirement, err error) {
 	for rest := text; rest != ""; {
 		var r store.FieldRequirement
@@ -290,7 +303,7 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 		if r.Path, rest = cutPath(rest); r.Path == "" {
 			return nil, fmt.Errorf("a field is expected before %q", rest)
 		}
-		// before the operator; API servers allow no blank there
+		// whether a blank precedes the operator, which API servers do not allow
 		spaced := strings.HasPrefix(rest, " ")
 		rest = strings.TrimLeft(rest, " ")
 		var operator string
@@ -330,7 +343,8 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 	return out, nil
 }
 
-// cutOperator cuts off an operator; "" if there is none. "in" and "notin" must precede a list.
+// cutOperator cuts an operator off the beginning of a text; "" if the text begins with none. in and
+// notin count only before a list.
 func cutOperator(text string) (operator, rest string) {
 	for _, one := range []string{"==", "=", "!=", "notin", "in"} {
 		if after, ok := strings.CutPrefix(text, one); ok && (one[0] == '=' || one[0] == '!' || strings.HasPrefix(strings.TrimLeft(after, " "), "(")) {
@@ -340,7 +354,8 @@ func cutOperator(text string) (operator, rest string) {
 	return "", text
 }
 
-// cutPath cuts off a path, whose quoted keys may contain any characters.
+// cutPath cuts the path of a field off the beginning of a text, without checking it. Keys in ['…']
+// may contain any characters. If such a key does not end, the path is the whole text.
 func cutPath(text string) (path, rest string) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -357,8 +372,8 @@ func cutPath(text string) (path, rest string) {
 	return text, ""
 }
 
-// cutEscaped cuts a text before the first of the characters ends that has no backslash before
-// it.
+// cutEscaped cuts a text before the first character in ends that has no backslash before it.
+// Without such a character, before is the whole text.
 func cutEscaped(text, ends string) (before, after string) {
 	for i := 0; i < len(text); i++ {
 		switch {
@@ -371,7 +386,8 @@ func cutEscaped(text, ends string) (before, after string) {
 	return text, ""
 }
 
-// cutValues cuts off the values of a list, after its opening bracket.
+// cutValues cuts a list of values, up to its closing bracket, off the beginning of a text. text
+// begins after the opening bracket. The values are without escapes.
 func cutValues(text string) (values []string, rest string, err error) {
 	for {
 		value, after := cutEscaped(text, ",)")

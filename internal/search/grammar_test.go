@@ -29,7 +29,7 @@ var (
 	nodeKind       = schema.GroupVersionKind{Version: "v1", Kind: "Node"}
 )
 
-// putOwned stores an object with a time, an owner and containers.
+// putOwned stores an object with a creation time, an owner and containers.
 func (f *fleet) putOwned(t testing.TB, cluster, resource string, gvk schema.GroupVersionKind, name, owner string, created int64, images ...string) {
 	t.Helper()
 	o := newObject(gvk, "shop", name, "label:app=web")
@@ -57,7 +57,8 @@ func (f *fleet) putOwned(t testing.TB, cluster, resource string, gvk schema.Grou
 	}
 }
 
-// owned is a fleet of two clusters with a Deployment web, its two ReplicaSets and their pods each.
+// owned adds to two clusters a Deployment web, its two ReplicaSets with a pod each, and a pod
+// lone.
 func owned(t testing.TB, f *fleet) *fleet {
 	t.Helper()
 	f.serve(podKind, "pods", true, "elm", "oak")
@@ -76,7 +77,7 @@ func owned(t testing.TB, f *fleet) *fleet {
 	return f
 }
 
-// TestGrammar: each parameter, by its name in the URL and by its key among labels.
+// TestGrammar: each parameter works by its name in the URL and by its key in labelSelector.
 func TestGrammar(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	a, b, lone := "/shop/web-5f6d-a", "/shop/web-77ab-b", "/shop/lone"
@@ -157,7 +158,8 @@ func TestGrammar(t *testing.T) {
 	})
 }
 
-// TestGrammarRefusals: what cannot be answered is refused, with the name of the parameter and the way out.
+// TestGrammarRefusals: requests that cannot be answered are refused. The error names the
+// parameter and an alternative.
 func TestGrammarRefusals(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	label := func(selector string) string { return "labelSelector=" + url.QueryEscape(selector) }
@@ -208,7 +210,8 @@ func TestGrammarRefusals(t *testing.T) {
 	}
 }
 
-// TestRemaining: a page says how many objects there are after it, where that costs nothing or is asked for.
+// TestRemaining: a page has the number of objects after it, if the number costs nothing or is
+// requested.
 func TestRemaining(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	remaining := func(query string) (any, string) {
@@ -243,8 +246,8 @@ func TestRemaining(t *testing.T) {
 	}
 }
 
-// TestOwnerNeedsRights: who may not list a type does not learn what its objects own.
-func TestOwnerNeedsRights(t *testing.T) {
+// TestOwnerRequiresRights: a caller that may not list a type cannot learn what its objects own.
+func TestOwnerRequiresRights(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Resource == "deployments" }
 	resp, body := f.ask(t, http.MethodGet, "/api/v1/pods?ownerName=web&ownerGR=deployments.apps&ownerSeniority=1&clusters=oak", "")
@@ -252,7 +255,8 @@ func TestOwnerNeedsRights(t *testing.T) {
 		t.Error(resp.StatusCode, body)
 	}
 
-	// Who may list it in some namespaces finds owners in those, and names them.
+	// A caller that may list the type in some namespaces can use owners there, if the request
+	// names these namespaces.
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
 		return what.Resource == "deployments" && what.Namespace != "blog"
 	}
@@ -265,7 +269,8 @@ func TestOwnerNeedsRights(t *testing.T) {
 	}
 }
 
-// TestSlowQueries: what no index leads to is given up after a while, with what it was and the way out.
+// TestSlowQueries: a query that no index supports ends at a time limit. The error names the
+// slow parts and how to narrow the query.
 func TestSlowQueries(t *testing.T) {
 	f := owned(t, newFleet(t, "elm", "oak"))
 	f.search.longest = time.Nanosecond
@@ -281,7 +286,8 @@ func TestSlowQueries(t *testing.T) {
 	}
 }
 
-// TestHostileValues: whatever a parameter says, it is an answer or a refusal, and the rows are as they were.
+// TestHostileValues: every value of a parameter gets an answer or a refusal, and the rows stay
+// unchanged.
 func TestHostileValues(t *testing.T) {
 	hostile := []string{
 		"'", `"`, "'; DROP TABLE object; --", `" OR 1=1 --`, "x' OR '1'='1", `\`, `\'`, "%", "_", "%' ESCAPE '!", "name desc; DELETE FROM object", "1) UNION SELECT 1 --",
@@ -399,7 +405,8 @@ func TestParseFields(t *testing.T) {
 	}
 }
 
-// FuzzParams: whatever a request says, it is understood or refused, and what was understood can be asked.
+// FuzzParams: parameters are parsed, or refused with a Status. Parsed field paths are the same
+// after they were formatted and parsed again.
 func FuzzParams(f *testing.F) {
 	for _, seed := range []string{
 		"names=a,b&since=2026-11-20&orderby=name+desc,cluster", "fieldSelector=spec.containers[].image+in+(a,b),!c", "fieldSelector=a['b.c']%3D%3Dd&limit=5&offset=3",
@@ -436,7 +443,8 @@ func FuzzParams(f *testing.F) {
 	})
 }
 
-// TestRareStatesAreIndexed: what an index has of what an object is, is what the object says, whatever shape it has.
+// TestRareStatesAreIndexed: for objects of every shape, the index of rare states selects what
+// the same term selects by the object.
 func TestRareStatesAreIndexed(t *testing.T) {
 	for _, body := range []string{
 		`{}`, `[]`, `{"status":{"conditions":[]}}`, `{"status":{"conditions":null}}`, `{"status":{"conditions":{"type":"Ready"}}}`, `{"status":"x"}`,

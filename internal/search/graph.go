@@ -30,13 +30,14 @@ import (
 const (
 	usualDepth, mostDepth = 3, 10
 	usualNodes, mostNodes = 300, 2000
-	// mostLookups is the maximum number of queries of the store for one graph.
+	// mostLookups is the maximum number of lookups for one graph: queries of the store, except those
+	// for owned objects, image names and further pages.
 	mostLookups = 5000
 	// mostGraphed is the maximum number of objects that are read for one graph, each in about
 	// half a millisecond. At most half of them are read to find the roots.
 	mostGraphed = 20_000
-	// graphPage is the maximum number of objects in memory at once. Some objects are large, and
-	// only their links are kept.
+	// graphPage is the number of objects that one query for a graph returns. Some objects are large,
+	// so few are in memory at once, and only their links are kept.
 	graphPage = 50
 	// mostSelecting is the maximum number of Services, or other objects that select pods, of one
 	// namespace that are read to find those that select a pod.
@@ -49,10 +50,12 @@ var (
 	nodeOnly   = schema.GroupKind{Kind: "Node"}
 )
 
-// imagePrefix begins the name of an image in the parameter of.
+// imagePrefix begins the parameter "of" if the graph is around an image, as in image:nginx.
 const imagePrefix = "image:"
 
-// graphed is a request for a graph.
+// graphed are the parsed parameters of a request for a graph: the objects and images that one
+// object or image uses, and the objects that use it. The parameter "of" names that object or image,
+// the root.
 type graphed struct {
 	of        string
 	kind      string // kind, namespace and name are the parts of of; kind is empty for an image
@@ -65,7 +68,8 @@ type graphed struct {
 	relations map[graph.Relation]bool
 }
 
-// graphParameters are the parameters of a graph.
+// graphParameters has the parsers of the parameters of a graph, by name. A parameter with a nil
+// parser is ignored.
 var graphParameters = map[string]func(g *graphed, value string) error{
 	"of":       func(g *graphed, v string) error { return g.parse(v) },
 	"clusters": func(g *graphed, v string) error { return sortedNames(&g.clusters, v) },
@@ -99,6 +103,8 @@ var graphParameters = map[string]func(g *graphed, value string) error{
 	"timeout": nil, "pretty": nil,
 }
 
+// numbered returns the parser of a parameter that is a number from least to most, and passed to
+// set.
 func numbered(least, most int, set func(g *graphed, n int)) func(*graphed, string) error {
 	return func(g *graphed, v string) error {
 		n, err := strconv.Atoi(v)
@@ -110,7 +116,8 @@ func numbered(least, most int, set func(g *graphed, n int)) func(*graphed, strin
 	}
 }
 
-// parse parses KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE.
+// parse parses the parameter "of", which names the root: KIND/NAME, KIND/NAMESPACE/NAME or
+// image:IMAGE. For an image, g.kind stays empty and g.name is the image.
 func (g *graphed) parse(of string) error {
 	g.of = of
 	if !isText(of) {
@@ -133,10 +140,13 @@ func (g *graphed) parse(of string) error {
 	return nil
 }
 
+// parseGraph parses the query of a request for a graph. It returns an error (400) for a parameter
+// that is unknown, repeated or invalid, and if the parameter "of" is missing. By default a graph
+// has both directions, and all relations except Events.
 func parseGraph(q url.Values) (*graphed, error) {
 	g := &graphed{depth: usualDepth, nodes: usualNodes, up: true, down: true, relations: map[graph.Relation]bool{}}
 	for _, r := range graph.Relations() {
-		g.relations[r] = r != graph.Event // there are many Events
+		g.relations[r] = r != graph.Event // not by default, because there are many Events
 	}
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		set, known := graphParameters[name]
@@ -158,34 +168,40 @@ func parseGraph(q url.Values) (*graphed, error) {
 	return g, nil
 }
 
-// reach is what the caller may list of a type.
+// reach is a type in a graph, with what the caller may list of it: the query that finds only
+// visible objects. Objects of the type are only read with this query. reachOf makes it, once for
+// each type.
 type reach struct {
 	at         location
 	kind       schema.GroupKind
 	namespaced bool
-	// clusters mirror the type, were requested, and may show some of the objects to the caller.
+	// clusters are the requested clusters that mirror the type and in which the caller may see some
+	// namespace.
 	clusters map[string]bool
 	seen     scope
-	refused  error // nil: the caller may list some objects
+	refused  error // why the caller may list no objects; nil: it may list some
 	query    store.Query
-	// asked are the clusters that the type was read from, with or without a result.
+	// asked are the clusters from which the type was read, also without a result.
 	asked map[string]bool
-	// root is true for the type of the root: each cluster may have a root.
+	// root is true for the type of the object around which the graph is (the root).
 	root bool
 	// odd is true if something could not be read, because no query can express a reference or
 	// selector of an object.
 	odd bool
 }
 
-// hidden reports whether the caller may list no object of the type.
+// hidden reports whether the caller may list no object of the type, so that nothing is read.
 func (r *reach) hidden() bool { return r.refused != nil }
 
-// sees reports whether the caller may list the type in a namespace of a cluster.
+// sees reports whether the caller may list the type in a namespace of a cluster; "" for
+// cluster-scoped objects. A caller that may see only some namespaces sees no cluster-scoped
+// objects.
 func (r *reach) sees(cluster, namespace string) bool {
 	return !r.hidden() && (r.seen.fence == nil || slices.Contains(r.seen.namespaces, namespace) && r.seen.fence.Allowed(namespace, cluster))
 }
 
-// vertex is a node of the graph that is being built.
+// vertex is an object or image that was read, or to which an object refers. Once g.vertices has it,
+// it is a node of the graph. state is "" for an object that was read, else missing or unknown.
 type vertex struct {
 	kind                     schema.GroupKind
 	cluster, namespace, name string
@@ -197,6 +213,7 @@ type vertex struct {
 	links                    []graph.Link
 }
 
+// vertexKey identifies a vertex in a graph.
 type vertexKey struct {
 	kind                     schema.GroupKind
 	cluster, namespace, name string
@@ -204,49 +221,53 @@ type vertexKey struct {
 
 func (v *vertex) key() vertexKey { return vertexKey{v.kind, v.cluster, v.namespace, v.name} }
 
+// arc is an edge of the graph: the vertex from uses the vertex to. relation says how.
 type arc struct {
 	from, to *vertex
 	relation graph.Relation
 }
 
-// walk builds a graph.
+// graphBuilder builds a graph, for one request and in one goroutine.
 //
-// All objects are read with the query of the reach of their type. Objects that the caller may
-// not list are therefore not found, not followed, and not counted for a limit.
-type walk struct {
+// All objects are read with the query of the reach of their type. So objects that the caller may
+// not list are not found, their links are not followed, and they do not count for a limit.
+type graphBuilder struct {
 	*Search
 	*graphed
 
 	at      location
 	reaches map[schema.GroupResource]*reach
 	types   map[schema.GroupKind]schema.GroupResource
-	// mirrored are the clusters that mirror each type.
+	// mirrored has the clusters from which a type is mirrored, by type.
 	mirrored map[schema.GroupResource]map[string]bool
-	// unasked are types that could not be read, by the cluster that does not mirror them; "" is
-	// for types that no cluster mirrors.
+	// unasked are types that had to be read and are not mirrored, by cluster, for warnings. The key
+	// "" has the types that no cluster mirrors.
 	unasked map[string]map[schema.GroupResource]bool
-	// unread are clusters about which nothing is known yet, and which could have the root.
+	// unread are requested clusters that the hub has not read yet. They could have the root.
 	unread []string
 
 	vertices map[vertexKey]*vertex
 	arcs     map[arc]bool
-	selects  map[selectKey][]*vertex // objects that select pods, by type and place
-	lookups  int
-	// read is the number of objects that were read: at most mayRead in the present step, and
-	// mostRead in total.
+	selects  map[selectKey][]*vertex // objects that select pods, by type, cluster and namespace
+	lookups  int                     // number of queries, see mostLookups
+	// read is the number of objects that were read. It may reach mayRead, which is half of mostRead
+	// while the roots are looked for, and mostRead afterwards.
 	read, mayRead, mostRead int
-	cut                     string
+	cut                     string // the limit at which the graph ends, as a text for users; "": none
 }
 
+// selectKey identifies the objects of a type in one namespace of one cluster.
 type selectKey struct {
 	gr                 schema.GroupResource
 	cluster, namespace string
 }
 
-// errCut ends the construction of a graph that has reached a limit.
+// errCut ends the construction of a graph that has reached a limit. The graph is answered as it is
+// then, and g.cut is the text about the limit for the user.
 var errCut = errors.New("the graph is cut")
 
-// serveGraph answers with the graph around an object or an image.
+// serveGraph answers with the graph around an object or an image (the root). If the root is not
+// found, the NotFound error still has the warnings, because the object may exist and be unknown.
 func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location) error {
 	query := r.URL.Query()
 	named := "" // the namespace of KIND/NAMESPACE/NAME
@@ -262,9 +283,9 @@ func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
-	g := s.walk(asked, at)
+	g := s.newGraphBuilder(asked, at)
 	roots, err := g.all(ctx)
-	if err == nil || apierrors.IsNotFound(err) { // the object may exist and not be known
+	if err == nil || apierrors.IsNotFound(err) { // the object may exist and be unknown
 		g.warn(r.Context(), w)
 	}
 	if err != nil {
@@ -273,9 +294,10 @@ func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location)
 	return answer.JSON(w, http.StatusOK, g.graph(roots))
 }
 
-// walk returns a walk that has read nothing yet.
-func (s *Search) walk(asked *graphed, at location) *walk {
-	g := &walk{
+// newGraphBuilder returns a graphBuilder for the parameters asked and the path at. Its graph is
+// empty.
+func (s *Search) newGraphBuilder(asked *graphed, at location) *graphBuilder {
+	g := &graphBuilder{
 		Search: s, graphed: asked, at: at, reaches: map[schema.GroupResource]*reach{}, types: map[schema.GroupKind]schema.GroupResource{},
 		mirrored: map[schema.GroupResource]map[string]bool{}, unasked: map[string]map[schema.GroupResource]bool{},
 		vertices: map[vertexKey]*vertex{}, arcs: map[arc]bool{}, selects: map[selectKey][]*vertex{}, mostRead: mostGraphed,
@@ -293,8 +315,10 @@ func (s *Search) walk(asked *graphed, at location) *walk {
 	return g
 }
 
-// all reads the roots and the objects around them, within the limits.
-func (g *walk) all(ctx context.Context) ([]*vertex, error) {
+// all finds the roots, which are the objects or images that the request names, and reads the
+// objects around them. It returns the roots. A limit that is reached is no error: g.cut says which,
+// and the graph is incomplete. The time limit is no error either, if there are roots.
+func (g *graphBuilder) all(ctx context.Context) ([]*vertex, error) {
 	g.mayRead = g.mostRead / 2
 	roots, err := g.roots(ctx)
 	if err == nil || errors.Is(err, errCut) {
@@ -310,9 +334,10 @@ func (g *walk) all(ctx context.Context) ([]*vertex, error) {
 	return roots, err
 }
 
-// around follows links from the roots in the requested directions. Directions are not combined:
-// other users of the objects that a root uses do not belong to its graph.
-func (g *walk) around(ctx context.Context, roots []*vertex) error {
+// around adds to the graph the objects that the roots use, and those that use the roots, in up to
+// g.depth steps. The two directions are not combined: an object that uses the same Secret as a root
+// is not added. At a limit it returns errCut.
+func (g *graphBuilder) around(ctx context.Context, roots []*vertex) error {
 	for _, step := range []struct {
 		wanted bool
 		next   func(context.Context, []*vertex) ([]*vertex, error)
@@ -343,13 +368,16 @@ func (g *walk) around(ctx context.Context, roots []*vertex) error {
 	return nil
 }
 
+// compareVertices is the order of nodes in an answer: by cluster, namespace, kind, group and name.
 func compareVertices(a, b *vertex) int {
 	return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind.Kind, b.kind.Kind),
 		cmp.Compare(a.kind.Group, b.kind.Group), cmp.Compare(a.name, b.name))
 }
 
-// reachOf returns what the caller may list of a type.
-func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, error) {
+// reachOf returns the reach of a type: what the caller may list. Results are cached. If the caller
+// may list nothing, that is in the field refused, and no error. A type that is neither mirrored nor
+// known to package graph is an error.
+func (g *graphBuilder) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, error) {
 	if r, ok := g.reaches[gr]; ok {
 		return r, nil
 	}
@@ -392,15 +420,16 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 		maps.DeleteFunc(r.clusters, func(cluster string, _ bool) bool { return seen.closed(cluster) })
 	}
 	if g.at.cluster != "" || g.clusters != nil || seen.fence != nil {
-		// not nil, which means all
+		// Without a cluster the list is empty and not nil, because nil means all clusters.
 		r.query.Clusters = append([]string{}, slices.Sorted(maps.Keys(r.clusters))...)
 	}
 	r.query.Scopes = seen.scopes(r.at, kind{clusters: r.query.Clusters})
 	return r, nil
 }
 
-// typeOf returns the type of a kind; false if the kind is neither mirrored nor known.
-func (g *walk) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
+// typeOf returns the resource of a kind; false if the kind is neither mirrored nor known to package
+// graph.
+func (g *graphBuilder) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
 	if gr, ok := g.types[kind]; ok {
 		return gr, true
 	}
@@ -408,9 +437,11 @@ func (g *walk) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
 	return schema.GroupResource{Group: kind.Group, Resource: t.Resource}, ok
 }
 
-// each calls f with the vertex of each object that the query of a reach selects, until f fails.
-// narrow restricts the query.
-func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), f func(v *vertex) error) error {
+// each reads the objects of the type r that the caller may list, and calls f with the vertex of
+// each until f fails. narrow adds restrictions to the query. The vertices are not added to the
+// graph. At the limit of objects it sets g.cut and returns errCut. If the store refuses the query
+// as invalid, it sets r.odd and returns nil.
+func (g *graphBuilder) each(ctx context.Context, r *reach, narrow func(q *store.Query), f func(v *vertex) error) error {
 	if r.hidden() || len(r.clusters) == 0 {
 		return nil
 	}
@@ -443,7 +474,7 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 	}
 }
 
-// note records the clusters that the type is read from; nil: all that mirror it.
+// note records that the type is read from the given clusters; nil: from all clusters of r.
 func (r *reach) note(clusters []string) {
 	if clusters == nil {
 		clusters = slices.Collect(maps.Keys(r.clusters))
@@ -453,9 +484,9 @@ func (r *reach) note(clusters []string) {
 	}
 }
 
-// mirrors reports whether any cluster mirrors a type. It records for a warning which of the
-// given clusters do not mirror the type, or that none does.
-func (g *walk) mirrors(gr schema.GroupResource, clusters []string) bool {
+// mirrors reports whether the type is mirrored from any cluster. It also records, for a warning,
+// which of the given clusters do not mirror the type, or that no cluster does.
+func (g *graphBuilder) mirrors(gr schema.GroupResource, clusters []string) bool {
 	on := g.mirrored[gr]
 	if len(on) == 0 {
 		clusters = []string{""}
@@ -472,8 +503,10 @@ func (g *walk) mirrors(gr schema.GroupResource, clusters []string) bool {
 	return len(on) > 0
 }
 
-// meet returns the vertex of an object: the existing one if the graph has it, else a new one.
-func (g *walk) meet(r *reach, row *store.Row) *vertex {
+// meet returns the vertex of an object that was read: the vertex in the graph, or a new one, which
+// is not added. If the vertex in the graph was missing or unknown, it becomes the object's, with
+// its links.
+func (g *graphBuilder) meet(r *reach, row *store.Row) *vertex {
 	v := &vertex{kind: r.kind, cluster: row.Cluster, namespace: row.Namespace, name: row.Name, version: row.Version, uid: row.UID, labels: row.Labels, reach: r}
 	known, ok := g.vertices[v.key()]
 	if ok && known.state == "" {
@@ -487,9 +520,9 @@ func (g *walk) meet(r *reach, row *store.Row) *vertex {
 	return v
 }
 
-// add adds a vertex to the graph, unless the graph has it. It returns the vertex in the graph,
-// or errCut if the limit of nodes is reached.
-func (g *walk) add(v *vertex) (*vertex, error) {
+// add adds a vertex to the graph and returns it, or the equal vertex that the graph already has. At
+// the limit of nodes it sets g.cut and returns errCut.
+func (g *graphBuilder) add(v *vertex) (*vertex, error) {
 	if known, ok := g.vertices[v.key()]; ok {
 		return known, nil
 	}
@@ -501,9 +534,10 @@ func (g *walk) add(v *vertex) (*vertex, error) {
 	return v, nil
 }
 
-// join adds the edge for a link of the vertex says to another, and both vertices if the graph
-// does not have them.
-func (g *walk) join(says, other *vertex, l graph.Link) (err error) {
+// join adds the edge for the link l, which the vertex says has and which leads to the vertex other.
+// If the link is inverse, other uses says. Vertices that the graph does not have are added. It
+// returns errCut if there are too many nodes.
+func (g *graphBuilder) join(says, other *vertex, l graph.Link) (err error) {
 	if says, err = g.add(says); err == nil {
 		other, err = g.add(other)
 	}
@@ -517,8 +551,9 @@ func (g *walk) join(says, other *vertex, l graph.Link) (err error) {
 	return nil
 }
 
-// leads reports whether a link of an object refers to the vertex to, which may be missing.
-func (g *walk) leads(from *vertex, l graph.Link, to *vertex) bool {
+// leads reports whether the link l of the object from refers to the vertex to, by kind, name,
+// cluster, namespace and, if both are known, UID. It is false for links with a selector.
+func (g *graphBuilder) leads(from *vertex, l graph.Link, to *vertex) bool {
 	if l.Selector != nil || l.Kind != to.kind || l.Name != to.name || l.UID != "" && to.state == "" && l.UID != to.uid {
 		return false
 	}
@@ -528,9 +563,10 @@ func (g *walk) leads(from *vertex, l graph.Link, to *vertex) bool {
 	return from.cluster == to.cluster && (!to.reach.namespaced || cmp.Or(l.Namespace, from.namespace) == to.namespace)
 }
 
-// used returns what the vertices use. A missing object uses nothing, even if others name it as
-// their owner.
-func (g *walk) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
+// used adds to the graph the objects and images that the vertices in frontier use, with the edges.
+// It returns them, with duplicates. A missing or unknown vertex uses nothing, even if objects name
+// it as their owner.
+func (g *graphBuilder) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
 	var out []*vertex
 	frontier = slices.DeleteFunc(slices.Clone(frontier), func(v *vertex) bool { return v.state != "" })
 	err := g.follow(ctx, frontier, false, &out)
@@ -546,8 +582,9 @@ func (g *walk) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) 
 	return out, err
 }
 
-// users returns what uses the vertices.
-func (g *walk) users(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
+// users adds to the graph the objects that use the vertices in frontier, with the edges. It returns
+// them, with duplicates.
+func (g *graphBuilder) users(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
 	var out []*vertex
 	err := g.follow(ctx, frontier, true, &out)
 	if err == nil {
@@ -564,19 +601,20 @@ func (g *walk) users(ctx context.Context, frontier []*vertex) ([]*vertex, error)
 	return out, err
 }
 
-// target is the kind and the name that links refer to, in any cluster and namespace.
+// target is what links refer to: a kind and a name, in any cluster and namespace.
 type target struct {
 	kind schema.GroupKind
 	name string
 }
 
-// saying is a link and the vertex that has it.
+// saying is a link, and the vertex that has the link (by).
 type saying struct {
 	by   *vertex
 	link graph.Link
 }
 
-// place returns the key of the object that the link refers to, for the type of r.
+// place returns the key of the object to which the link refers. r is the reach of the type of that
+// object.
 func (s saying) place(r *reach) vertexKey {
 	key := vertexKey{kind: s.link.Kind, cluster: s.by.cluster, name: s.link.Name}
 	if r.namespaced {
@@ -585,9 +623,10 @@ func (s saying) place(r *reach) vertexKey {
 	return key
 }
 
-// follow reads the objects that the links of vertices name: objects that they use or, if
-// inverse, that use them.
-func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
+// follow reads the objects that the links of the vertices in frontier name. Without inverse these
+// are the objects that the vertices use. With inverse they are those that use the vertices, such as
+// owners. They are added to the graph, with the edges, and to out.
+func (g *graphBuilder) follow(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
 	wanted := map[target][]saying{}
 	var order []target
 	for _, v := range frontier {
@@ -618,8 +657,10 @@ func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out
 	return nil
 }
 
-// named reads the objects with a name in all places that links refer to, in one query.
-func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vertex) error {
+// named reads, in one query, the objects to which the links in said refer; all refer to the kind
+// and name to. It adds them to the graph, with the edges, and to out. An object that is not found
+// is added as missing or unknown, unless the caller may not list it.
+func (g *graphBuilder) named(ctx context.Context, to target, said []saying, out *[]*vertex) error {
 	gr, ok := g.typeOf(to.kind)
 	if !ok {
 		return nil
@@ -632,7 +673,7 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	for _, s := range said {
 		key := s.place(r)
 		if !isText(key.name) || !isText(key.namespace) {
-			continue // no object has such a name, and the query is made for the other links
+			continue // no object has such a name, and the query would be invalid
 		}
 		clusters = append(clusters, key.cluster)
 		if r.namespaced {
@@ -661,7 +702,7 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 			v = g.absent(r, key, s.link.UID)
 		}
 		if !g.leads(s.by, s.link, v) {
-			continue // another object with the same name
+			continue // the object with this name is not the one that the link means
 		}
 		if err := g.join(s.by, v, s.link); err != nil {
 			return err
@@ -671,11 +712,13 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	return nil
 }
 
-// isText reports whether the store can contain a text, and a query can ask for it.
+// isText reports whether a text can be in the store and in a query: it is valid UTF-8 without zero
+// bytes.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// absent returns the vertex of an object that another object refers to and that was not found.
-func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
+// absent returns a new vertex for an object to which another object refers and that was not found.
+// Its state is missing, or unknown if not all objects of the type in the cluster are mirrored.
+func (g *graphBuilder) absent(r *reach, key vertexKey, uid types.UID) *vertex {
 	v := &vertex{kind: key.kind, cluster: key.cluster, namespace: key.namespace, name: key.name, reach: r, uid: uid, state: fleetv1alpha1.GraphMissing, version: r.at.Version}
 	gr := r.at.GroupResource()
 	if !r.clusters[key.cluster] || !g.Mirror.Stored(key.cluster, gr) || g.Mirror.Lost(key.cluster, gr) || g.Mirror.Partial(key.cluster, gr) {
@@ -684,7 +727,8 @@ func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
 	return v
 }
 
-// among restricts a query to the given clusters that it already includes.
+// among restricts a query to those of its clusters that are in clusters. If none is left,
+// q.Clusters is empty and not nil, and the query finds nothing.
 func among(q *store.Query, clusters []string) {
 	wanted := distinct(clusters)
 	if q.Clusters != nil {
@@ -693,10 +737,12 @@ func among(q *store.Query, clusters []string) {
 	q.Clusters = append([]string{}, wanted...)
 }
 
+// distinct returns a new slice with the names sorted and without duplicates.
 func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
-// selected reads the pods that the vertices select.
-func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
+// selected reads the pods that selectors of the vertices in frontier select. It adds them to the
+// graph, with the edges, and to out.
+func (g *graphBuilder) selected(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
 	for _, v := range frontier {
 		for _, l := range v.links {
 			if l.Selector == nil || !g.relations[l.Relation] {
@@ -717,8 +763,10 @@ func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex)
 	return nil
 }
 
-// found calls f with the objects that are found of a type, until f fails.
-func (g *walk) found(ctx context.Context, gr schema.GroupResource, narrow func(q *store.Query), f func(v *vertex) error) error {
+// found reads the objects of a type that the caller may list, and calls f with the vertex of each
+// until f fails. narrow adds restrictions to the query. It counts as one lookup, which may exceed a
+// limit: then it returns errCut.
+func (g *graphBuilder) found(ctx context.Context, gr schema.GroupResource, narrow func(q *store.Query), f func(v *vertex) error) error {
 	r, err := g.reachOf(ctx, gr)
 	if err == nil {
 		err = g.lookUp()
@@ -729,7 +777,9 @@ func (g *walk) found(ctx context.Context, gr schema.GroupResource, narrow func(q
 	return g.each(ctx, r, narrow, f)
 }
 
-func (g *walk) lookUp() error {
+// lookUp counts a query of the store (a lookup). Beyond mostLookups it sets g.cut, which says that
+// the graph is incomplete, and returns errCut.
+func (g *graphBuilder) lookUp() error {
 	if g.lookups++; g.lookups > mostLookups {
 		g.cut = fmt.Sprintf("it takes more than %d lookups: name clusters, relations, a direction or a smaller depth", mostLookups)
 		return errCut
@@ -737,9 +787,10 @@ func (g *walk) lookUp() error {
 	return nil
 }
 
-// foundIn is found for the wanted places only. An index returns the places, and objects of other
-// places are not read.
-func (g *walk) foundIn(ctx context.Context, gr schema.GroupResource, wanted func(cluster, namespace string) bool, narrow func(q *store.Query), f func(v *vertex) error) error {
+// foundIn reads objects of a type as found does, but only from the clusters and namespaces for
+// which wanted returns true. An index of the store has the places with such objects, so other
+// objects are not read. It counts as up to two lookups.
+func (g *graphBuilder) foundIn(ctx context.Context, gr schema.GroupResource, wanted func(cluster, namespace string) bool, narrow func(q *store.Query), f func(v *vertex) error) error {
 	r, err := g.reachOf(ctx, gr)
 	if err != nil || r.hidden() || len(r.clusters) == 0 {
 		return err
@@ -781,8 +832,10 @@ func (g *walk) foundIn(ctx context.Context, gr schema.GroupResource, wanted func
 	}, f)
 }
 
-// owned reads the objects that the vertices own, of the types that the store has for their UIDs.
-func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
+// owned reads the objects whose owner is one of the vertices in frontier. The store has the types
+// of these objects by the UID of the owner. It adds the objects to the graph, with the edges, and
+// to out.
+func (g *graphBuilder) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
 	if !g.relations[graph.Owner] {
 		return nil
 	}
@@ -822,8 +875,10 @@ func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) er
 	return nil
 }
 
-// joinAll adds the edges of all links of the vertex says to another vertex.
-func (g *walk) joinAll(says, other *vertex, inverse bool, out *[]*vertex) error {
+// joinAll adds the edge for each link of the vertex says that refers to the vertex other and is
+// inverse as given. For each edge it adds says to out. It returns errCut if there are too many
+// nodes.
+func (g *graphBuilder) joinAll(says, other *vertex, inverse bool, out *[]*vertex) error {
 	for _, l := range says.links {
 		if l.Inverse != inverse || !g.relations[l.Relation] || !g.leads(says, l, other) {
 			continue
@@ -836,9 +891,11 @@ func (g *walk) joinAll(says, other *vertex, inverse bool, out *[]*vertex) error 
 	return nil
 }
 
-// referring reads the objects that refer to the vertices by name: objects that use them or, if
-// inverse, that they use. One query serves vertices of the same name in several clusters.
-func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
+// referring reads the objects whose links name a vertex in frontier. Without inverse these objects
+// use the vertex; with inverse the vertex uses them, as a Service its EndpointSlices. It adds them
+// to the graph, with the edges, and to out. One query serves vertices with the same name in several
+// clusters.
+func (g *graphBuilder) referring(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
 	type named struct {
 		kind            schema.GroupKind
 		namespace, name string
@@ -867,10 +924,11 @@ func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, 
 	return nil
 }
 
-// referringTo calls f with objects that may refer to a name of a kind. An empty namespace means
-// that the kind has none, or any namespace. The objects are read from clusters or, if clusters
-// is nil, from all places that are wanted.
-func (g *walk) referringTo(
+// referringTo reads objects that may refer to a name of a kind, and calls f with the vertex of
+// each. f must check whether a link really leads there. namespace is that of the named object; "":
+// it has none, or any. The objects are read from the given clusters. If clusters is nil, they are
+// read from the places for which wanted returns true.
+func (g *graphBuilder) referringTo(
 	ctx context.Context, kind schema.GroupKind, namespace, name string, inverse bool,
 	clusters []string, wanted func(source graph.Source, cluster, namespace string) bool, f func(*vertex) error,
 ) error {
@@ -896,7 +954,7 @@ func (g *walk) referringTo(
 		}
 		for i, term := range terms {
 			if i == 0 && namespace != "" && !r.namespaced {
-				continue // the term that includes the namespace follows
+				continue // the next term includes the namespace
 			}
 			narrow := func(q *store.Query) {
 				q.Fields = []store.FieldRequirement{{Path: store.FieldReferences, Operator: selection.Equals, Value: term}}
@@ -920,9 +978,10 @@ func (g *walk) referringTo(
 	return nil
 }
 
-// pointed reads what uses a vertex by other indexes than that of references: for images, nodes
-// and the objects of Events.
-func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
+// pointed reads the objects that use a vertex and that only other indexes than that of references
+// find: what runs an image, the pods of a node, and the Events about an object. It adds them to the
+// graph, with the edges, and to out.
+func (g *graphBuilder) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
 	by := func(gr schema.GroupResource, path, value string) error {
 		var where []string
 		if v.cluster != "" {
@@ -960,8 +1019,10 @@ func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
 	return nil
 }
 
-// selecting reads the objects that select a pod, in the namespace of the pod.
-func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error {
+// selecting reads the objects whose selectors select a pod, in the namespace of the pod. It adds
+// them to the graph, with the edges, and to out. It does nothing if pod is not a Pod, or is
+// missing.
+func (g *graphBuilder) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error {
 	if pod.kind.Kind != "Pod" || pod.kind.Group != "" || pod.state != "" || !g.relations[graph.Selector] {
 		return nil
 	}
@@ -1000,8 +1061,9 @@ func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error
 	return nil
 }
 
-// graph returns the result.
-func (g *walk) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
+// graph returns the answer with the nodes and edges that were found, sorted. roots are the nodes
+// around which the graph is.
+func (g *graphBuilder) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
 	out := fleetv1alpha1.ObjectGraph{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "ObjectGraph"},
 		Roots:    []int{}, Nodes: []fleetv1alpha1.GraphNode{}, Edges: []fleetv1alpha1.GraphEdge{}, Cut: g.cut,
@@ -1033,10 +1095,10 @@ func (g *walk) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
 	return out
 }
 
-// warn adds the warnings of the graph. For each type, they are about the clusters
-// from which the type was read and that have objects in the graph. For the type of the root,
-// they are about all clusters.
-func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
+// warn adds warnings to the header, about clusters whose data is old or incomplete. For each type
+// they are about the clusters from which the type was read and that have objects in the graph. For
+// the type of the roots they are about all clusters.
+func (g *graphBuilder) warn(ctx context.Context, w http.ResponseWriter) {
 	has := map[string]bool{"": true}
 	for _, v := range g.vertices {
 		has[v.cluster] = true
@@ -1053,7 +1115,7 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		if len(of) > 0 {
 			slices.Sort(of)
 			only.add(r.at.GroupResource(), r.seen)
-			warnings = append(warnings, g.typeWarnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+			warnings = append(warnings, g.typeWarnings(r.at, kind{clusters: of, isHistory: true}, r.seen)...)
 		}
 		if r.odd {
 			warnings = append(warnings, fmt.Sprintf("some %s may be left out: a name that is referred to is longer than names are, or a selector has too many requirements", r.at.GroupResource()))
@@ -1062,8 +1124,8 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 	for cluster, types := range g.unasked {
 		var names []string
 		for gr := range types {
-			// For a type that the caller may not list, the caller knows already that it is left
-			// out.
+			// A caller that may not list the type gets no warning: objects of the type would be
+			// left out in any case.
 			seen, err := g.authorize(ctx, location{cluster: g.at.cluster, GroupVersionResource: gr.WithVersion("v1")}, params{}, "list")
 			if err == nil && (cluster == "" || seen.fence == nil || !seen.closed(cluster)) {
 				names = append(names, gr.String())

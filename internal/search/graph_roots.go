@@ -17,9 +17,11 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// roots reads the roots of the graph: the objects with the requested name, and missing objects
-// with the name that others refer to.
-func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
+// roots adds the roots to the graph and returns them, sorted. They are the objects with the
+// requested name, and missing objects with that name to which other objects refer. For an image
+// they are images. It sets g.unread. Without a root the error is NotFound, or says why the caller
+// may not see the objects. At a limit it returns errCut and the roots found until then.
+func (g *graphBuilder) roots(ctx context.Context) ([]*vertex, error) {
 	if g.kind == "" {
 		return g.images(ctx)
 	}
@@ -80,10 +82,10 @@ func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	return slices.SortedFunc(maps.Values(roots), compareVertices), err
 }
 
-// findUnread sets g.unread to the requested clusters about which nothing is known yet, among
-// those in which the caller may see something of one of the types. It returns an error if
-// nothing is known about any of them.
-func (g *walk) findUnread(of ...*reach) error {
+// findUnread sets g.unread to the requested clusters that the hub has not read yet. Only clusters
+// in which the caller may see something of one of the given types count. It returns an error (503)
+// if the hub has read none of the requested clusters.
+func (g *graphBuilder) findUnread(of ...*reach) error {
 	open := g.Clusters()
 	if g.at.cluster != "" {
 		open = []string{g.at.cluster}
@@ -94,15 +96,15 @@ func (g *walk) findUnread(of ...*reach) error {
 		return !slices.ContainsFunc(of, func(r *reach) bool { return r.seen.fence == nil || !r.seen.closed(c) })
 	})
 	var k kind
-	// open has only clusters that the caller may know
+	// The caller may know all clusters in open, so the scope needs no fence.
 	err := k.findUnread(open, g.Mirror.Types(), nil, scope{})
 	g.unread = k.unread
 	return err
 }
 
-// missing calls f with the vertex of each object that has the requested name, does not exist,
-// and that another object refers to.
-func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) error {
+// missing calls f with a vertex for each object that has the requested name, does not exist, and to
+// which another object refers. Two vertices may be equal. r is the reach of the type of the root.
+func (g *graphBuilder) missing(ctx context.Context, r *reach, f func(*vertex) error) error {
 	each := func(says *vertex) error {
 		for _, l := range says.links {
 			key := vertexKey{kind: r.kind, cluster: says.cluster, name: g.name}
@@ -119,8 +121,8 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 		}
 		return nil
 	}
-	// Where the object exists, what refers to it is read later for the graph, within the limit
-	// of that.
+	// Here only places without the object matter. What refers to an existing object is read later,
+	// by around.
 	lacks := func(cluster, namespace string) bool {
 		return g.vertices[vertexKey{r.kind, cluster, namespace, g.name}] == nil && r.sees(cluster, namespace)
 	}
@@ -138,14 +140,18 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 		case g.namespace != "":
 			return lacks(cluster, g.namespace)
 		default:
-			// only the objects themselves contain the namespace that they refer to
+			// With Across, an object of any namespace may refer to the root. Which namespace it
+			// names is only in the object itself.
 			return source.Across || lacks(cluster, namespace)
 		}
 	}, each)
 }
 
-// rootType returns the type that the parameter of names.
-func (g *walk) rootType(ctx context.Context) (schema.GroupResource, error) {
+// rootType returns the type of the objects around which the graph is: the type with the requested
+// name g.kind that the caller may know. Of several types with the name, it is the well-known type
+// of Kubernetes, or else that of the core group. The type need not be mirrored. It returns an error
+// (400) if no type has the name, or if several have it and neither rule decides.
+func (g *graphBuilder) rootType(ctx context.Context) (schema.GroupResource, error) {
 	named := query.Term{Key: query.Kind, Op: query.Equal, Values: []query.Value{{Text: g.kind}}}
 	var found []schema.GroupResource
 	for _, t := range g.Mirror.Types() {
@@ -183,8 +189,11 @@ func (g *walk) rootType(ctx context.Context) (schema.GroupResource, error) {
 	return usual, apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: %q is one of %s: write which", g.of, g.kind, enumerate(all)))
 }
 
-// unqualify moves the cluster from the requested name to g.clusters, for Qualified names.
-func (g *walk) unqualify(gr schema.GroupResource) error {
+// unqualify removes the cluster from a requested name NAME@CLUSTER, for a request with Qualified
+// names, and sets g.clusters to it. It returns an error (400) if the name has no cluster, or
+// another one than the request. It does nothing for Merged names, and for a namespaced type without
+// a namespace.
+func (g *graphBuilder) unqualify(gr schema.GroupResource) error {
 	if g.at.names == Merged {
 		return nil
 	}
@@ -192,7 +201,7 @@ func (g *walk) unqualify(gr schema.GroupResource) error {
 	if g.namespace != "" {
 		named = &g.namespace
 	} else if g.namespaced(location{GroupVersionResource: gr.WithVersion("")}) {
-		return nil // in all clusters that have it
+		return nil // the request is for the name in all namespaces and clusters
 	}
 	name, cluster, ok := unqualified(*named)
 	if !ok || g.at.cluster != "" && g.at.cluster != cluster || g.clusters != nil && !slices.Equal(g.clusters, []string{cluster}) {
@@ -204,12 +213,14 @@ func (g *walk) unqualify(gr schema.GroupResource) error {
 	return nil
 }
 
-// images returns the requested images among those that run in objects which the caller may list.
-func (g *walk) images(ctx context.Context) ([]*vertex, error) {
+// images adds the roots of a graph around an image, and returns them: the requested images that
+// some object runs which the caller may list. It sets g.unread. Without an image the error is
+// NotFound, or says why the caller may not see the objects.
+func (g *graphBuilder) images(ctx context.Context) ([]*vertex, error) {
 	var refused, closed error
 	var reaches []*reach
 	for _, gr := range graph.Running() {
-		// a caller that may not list pods is refused also if there are none
+		// A caller that may not list pods is refused, even if no pods are mirrored.
 		if !g.mirrors(gr, nil) && gr != podsType {
 			continue
 		}
@@ -228,7 +239,8 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	if err := cmp.Or(closed, refused); err != nil && len(reaches) == 0 {
 		return nil, err
 	}
-	// a caller that may list nothing must not learn the names of clusters
+	// This check follows those of rights: a caller that may list nothing must not learn the names
+	// of clusters.
 	if err := g.checkClusters(g.at, g.clusters); err != nil {
 		return nil, err
 	}
@@ -257,9 +269,10 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	return roots, nil
 }
 
-// run adds to found the requested images that objects of a type run. A name with a tag or a
-// digest is one image. A name without them stands for all images of the repository.
-func (g *walk) run(ctx context.Context, r *reach, found map[string]bool) error {
+// run adds to found the requested images that visible objects of the type r run. A requested name
+// with a tag or digest means that image. A name without them means all images of the repository,
+// also if the name lacks the registry.
+func (g *graphBuilder) run(ctx context.Context, r *reach, found map[string]bool) error {
 	if len(r.clusters) == 0 {
 		return nil
 	}

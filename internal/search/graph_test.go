@@ -29,7 +29,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// related are the types of the test's fleet. StorageClasses are mirrored of no cluster, PersistentVolumes of some.
+// related are the types of the fleet; without clusters, a type is in all of them. No cluster
+// has StorageClasses mirrored, and one has PersistentVolumes.
 var related = []struct {
 	gvk        schema.GroupVersionKind
 	resource   string
@@ -61,7 +62,8 @@ var (
 	relatedNamespaces = []string{"blog", "ops", "shop"}
 )
 
-// anything is the content of an object of a kind, which refers to others at random: to some that there are, to some that there are not.
+// anything returns the content of an object of a kind, with random references to objects that
+// exist and to objects that do not.
 func anything(random *rand.Rand, kind, namespace string) map[string]any {
 	name := func(of string) any { return fmt.Sprintf("%s-%d", of, random.IntN(4)) }
 	maybe := func(v any) any {
@@ -119,7 +121,8 @@ func anything(random *rand.Rand, kind, namespace string) map[string]any {
 	return map[string]any{}
 }
 
-// relatedFleet is a fleet in which much refers to much, and its rows.
+// relatedFleet returns a fleet with many references between its objects, and the rows of its
+// store.
 func relatedFleet(t testing.TB, seed uint64) (*fleet, []store.Row) {
 	t.Helper()
 	f := newFleet(t, relatedClusters...)
@@ -178,7 +181,8 @@ func uidOf(kind, cluster, namespace, name string) types.UID {
 	return types.UID(strings.Join([]string{kind, cluster, namespace, name}, "."))
 }
 
-// own gives an object an owner, which may be another one of its name, or be gone.
+// own gives an object an owner. The owner may not exist, or have another UID than the
+// reference.
 func own(o *unstructured.Unstructured, random *rand.Rand, kind, cluster string) {
 	name := fmt.Sprintf("%s-%d", strings.ToLower(kind), random.IntN(4))
 	uid := uidOf(kind, cluster, o.GetNamespace(), name)
@@ -193,7 +197,7 @@ func own(o *unstructured.Unstructured, random *rand.Rand, kind, cluster string) 
 type role struct {
 	wide    map[string]bool     // types, in all namespaces
 	spaces  map[string][]string // namespaces, by type
-	closed  map[string][]string // clusters, by namespace
+	closed  map[string][]string // clusters that it may not use, by namespace
 	limited bool
 }
 
@@ -241,12 +245,12 @@ func (r role) is(f *fleet) {
 	}
 }
 
-// sees says whether one may list what is in a place.
+// sees reports whether the role may list the objects of a type in a namespace of a cluster.
 func (r role) sees(gr schema.GroupResource, cluster, namespace string) bool {
 	return !r.limited || r.wide[gr.String()] || slices.Contains(r.spaces[gr.String()], namespace) && !slices.Contains(r.closed[namespace], cluster)
 }
 
-// thing is a node as the naive graph has it.
+// thing is a node of the expected graph.
 type thing struct{ kind, cluster, namespace, name, state string }
 
 type relation struct {
@@ -254,7 +258,8 @@ type relation struct {
 	relation graph.Relation
 }
 
-// naive is the graph of all rows of which a role may see both ends, made without an index.
+// naive returns the graph of all rows, with the edges whose two ends the role may see. It uses
+// no index.
 func naive(rows []store.Row, r role) (things map[thing]bool, edges map[relation]bool) {
 	things, edges = map[thing]bool{}, map[relation]bool{}
 	there := map[thing]store.Row{}
@@ -320,7 +325,7 @@ func naive(rows []store.Row, r role) (things map[thing]bool, edges map[relation]
 	return things, edges
 }
 
-// around is what is of a graph around roots.
+// around returns the part of a graph that roots reach within depth.
 func around(edges map[relation]bool, roots []thing, depth int, up, down bool, wanted func(graph.Relation) bool) (things map[thing]bool, found map[relation]bool) {
 	things, found = map[thing]bool{}, map[relation]bool{}
 	for _, r := range roots {
@@ -353,7 +358,7 @@ func around(edges map[relation]bool, roots []thing, depth int, up, down bool, wa
 	return things, found
 }
 
-// graph asks for a graph.
+// graph requests a graph.
 func (f *fleet) graph(t testing.TB, root string, q url.Values) (int, fleetv1alpha1.ObjectGraph, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+root+"/graph?"+q.Encode(), nil)
@@ -378,7 +383,7 @@ func (f *fleet) graph(t testing.TB, root string, q url.Values) (int, fleetv1alph
 	return resp.StatusCode, g, string(body)
 }
 
-func told(n fleetv1alpha1.GraphNode) thing {
+func thingOf(n fleetv1alpha1.GraphNode) thing {
 	return thing{schema.GroupKind{Group: n.Group, Kind: n.Kind}.String(), n.Cluster, n.Namespace, n.Name, string(n.State)}
 }
 
@@ -390,8 +395,9 @@ func sortedText[T thing | relation](of map[T]bool) (out []string) {
 	return out
 }
 
-// TestGraph: whoever asks, of whatever, gets what may be reached over objects that they may list, and nothing else: not the ends of other edges, nor what
-// only others lead to. What the answer is to be is made of all rows, one by one.
+// TestGraph: a graph has exactly what the caller can reach over objects that it may list, for
+// random callers and queries. It has neither the hidden ends of edges nor objects that only
+// hidden objects lead to. The expected graph is computed from all rows, one by one.
 func TestGraph(t *testing.T) {
 	answers, refusals, missing, cells := 0, 0, 0, 0
 	for seed := range uint64(3) {
@@ -420,17 +426,17 @@ func TestGraph(t *testing.T) {
 				wantThings, wantEdges := around(edges, roots, depth, up, down, wanted)
 				gotThings, gotEdges, gotRoots := map[thing]bool{}, map[relation]bool{}, map[thing]bool{}
 				for _, n := range got.Nodes {
-					gotThings[told(n)] = true
+					gotThings[thingOf(n)] = true
 					cells++
 					if n.State == fleetv1alpha1.GraphMissing {
 						missing++
 					}
 				}
 				for _, e := range got.Edges {
-					gotEdges[relation{told(got.Nodes[e.From]), told(got.Nodes[e.To]), graph.Relation(e.Relation)}] = true
+					gotEdges[relation{thingOf(got.Nodes[e.From]), thingOf(got.Nodes[e.To]), graph.Relation(e.Relation)}] = true
 				}
 				for _, i := range got.Roots {
-					gotRoots[told(got.Nodes[i])] = true
+					gotRoots[thingOf(got.Nodes[i])] = true
 				}
 				wantRoots := map[thing]bool{}
 				for _, one := range roots {
@@ -456,7 +462,8 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// anyGraph is a question, and what of the graph that the caller may see it is about.
+// anyGraph returns a random query and the expected parts of the answer, by the graph that the
+// caller may see.
 func anyGraph(random *rand.Rand, things map[thing]bool, edges map[relation]bool) (q url.Values, roots []thing, up, down bool, depth int, wanted func(graph.Relation) bool, root string) {
 	depth = 1 + random.IntN(5)
 	q = url.Values{"depth": {fmt.Sprint(depth)}, "limit": {"2000"}}
@@ -513,7 +520,8 @@ func anyGraph(random *rand.Rand, things map[thing]bool, edges map[relation]bool)
 			roots = append(roots, one)
 			continue
 		}
-		for e := range edges { // what is missing is known by what refers to it
+		// An object that does not exist is found only by the objects that refer to it.
+		for e := range edges {
 			if up && e.to == one && e.relation != graph.Event && wanted(e.relation) {
 				roots = append(roots, one)
 				break
@@ -523,8 +531,9 @@ func anyGraph(random *rand.Rand, things map[thing]bool, edges map[relation]bool)
 	return q, roots, up, down, depth, wanted, root
 }
 
-// TestGraphTellsNothing: what a caller may not list changes no byte of an answer, nor a refusal: neither objects nor what refers to them.
-func TestGraphTellsNothing(t *testing.T) {
+// TestGraphRevealsNothing: objects that the caller may not list change no byte of an answer or
+// error, nor do the references of these objects.
+func TestGraphRevealsNothing(t *testing.T) {
 	f, _ := relatedFleet(t, 9)
 	r := role{limited: true, wide: map[string]bool{"nodes": true}, spaces: map[string][]string{
 		"pods": {"shop"}, "services": {"shop"}, "deployments.apps": {"shop"}, "serviceaccounts": {"shop", "ops"}, "rolebindings.rbac.authorization.k8s.io": {"shop"},
@@ -576,7 +585,7 @@ func TestGraphTellsNothing(t *testing.T) {
 	for _, cluster := range relatedClusters {
 		f.put(t, cluster, "secrets", hidden(secretVersion, "shop", "hidden", map[string]any{}), hidden(secretVersion, "shop", "secret-1", map[string]any{}), hidden(secretVersion, "shop", "secret-3", map[string]any{}))
 		var pods []*unstructured.Unstructured
-		for i := range 100 { // more than the bound, had they counted
+		for i := range 100 { // more than the limit, if they counted
 			o := hidden(podKind, "ops", fmt.Sprint("pod-", i), pod())
 			o.SetLabels(map[string]string{"app": "app-1"})
 			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: uidOf("Node", cluster, "", "node-1"), Controller: &yes}})
@@ -602,7 +611,8 @@ func TestGraphTellsNothing(t *testing.T) {
 
 var secretVersion = schema.GroupVersionKind{Version: "v1", Kind: "Secret"}
 
-// TestGraphOfOneName: one question is about all clusters, also those in which the object is missing; about an image, about all of its repository.
+// TestGraphOfOneName: one query is about all clusters, also those in which the object is
+// missing. A query for an image without tag and digest is about its whole repository.
 func TestGraphOfOneName(t *testing.T) {
 	f, _ := relatedFleet(t, 3)
 	pod := func(image, secret string) *unstructured.Unstructured {
@@ -666,7 +676,8 @@ func TestGraphOfOneName(t *testing.T) {
 	}
 }
 
-// TestGraphWarns: a cluster that is not reached, and types that are not read whole, are told; what is not found there is not said to be missing.
+// TestGraphWarns: if a type is mirrored in part or still being read, objects that are not found
+// have the state Unknown instead of Missing. A type that is still being read has a warning.
 func TestGraphWarns(t *testing.T) {
 	f, _ := relatedFleet(t, 3)
 	o := newObject(podKind, "shop", "only")
@@ -697,7 +708,8 @@ func TestGraphWarns(t *testing.T) {
 	}
 }
 
-// TestGraphWarnsOfWhatIsNotFound: that nothing is found is not told without what may be the reason, as far as the caller may list that.
+// TestGraphWarnsOfWhatIsNotFound: if nothing is found, the answer warns of the possible
+// reasons, as far as the caller may list the types.
 func TestGraphWarnsOfWhatIsNotFound(t *testing.T) {
 	f, _ := relatedFleet(t, 3)
 	f.put(t, "oak", "secrets", newObject(secretVersion, "shop", "db-pass"))
@@ -710,46 +722,47 @@ func TestGraphWarnsOfWhatIsNotFound(t *testing.T) {
 		return strings.Join(resp.Header.Values("Warning"), "\n")
 	}
 	const used = "/graph?of=secrets/shop/db-pass&direction=usedBy"
-	tells := func(warnings string, want bool, what string) {
+	warns := func(warnings string, want bool, what string) {
 		t.Helper()
 		if strings.Contains(warnings, what) != want {
-			t.Errorf("%q is told: %t, in %s", what, !want, warnings)
+			t.Errorf("the warnings have %q: %t, in %s", what, !want, warnings)
 		}
 	}
-	told := ask(used, http.StatusOK)
-	tells(told, true, "not mirrored of any cluster")
-	tells(told, true, "cronjobs.batch")
-	tells(told, true, "not mirrored of cluster oak, so that what they use there is not known: persistentvolumes")
-	tells(told, false, "gateways") // which most clusters do not serve
-	tells(told, false, "pods of")
+	warnings := ask(used, http.StatusOK)
+	warns(warnings, true, "not mirrored of any cluster")
+	warns(warnings, true, "cronjobs.batch")
+	warns(warnings, true, "not mirrored of cluster oak, so that what they use there is not known: persistentvolumes")
+	warns(warnings, false, "gateways") // most clusters do not serve them
+	warns(warnings, false, "pods of")
 	f.mirror.parts["elm/pods"], f.mirror.parts["oak/pods"] = true, true
-	tells(ask(used, http.StatusOK), true, "pods of oak are mirrored in part")
+	warns(ask(used, http.StatusOK), true, "pods of oak are mirrored in part")
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
 		return what.Resource == "pods" || what.Group == "batch"
 	}
-	told = ask(used, http.StatusOK)
-	tells(told, false, "pods of")
-	tells(told, false, "batch")
+	warnings = ask(used, http.StatusOK)
+	warns(warnings, false, "pods of")
+	warns(warnings, false, "batch")
 	f.denied = nil
 	clear(f.mirror.parts)
 	f.mirror.behind["oak"] = true
-	tells(ask(used, http.StatusOK), true, "cluster oak: pods are still being read")
-	tells(ask("/graph?of=secrets/none", http.StatusNotFound), true, "cluster oak: secrets are still being read")
+	warns(ask(used, http.StatusOK), true, "cluster oak: pods are still being read")
+	warns(ask("/graph?of=secrets/none", http.StatusNotFound), true, "cluster oak: secrets are still being read")
 	clear(f.mirror.behind)
 
 	delete(f.mirror.served, "elm")
 	for _, of := range []string{"secrets/none", "image:none", "image:none:1"} {
-		tells(ask("/graph?of="+of, http.StatusNotFound), true, "nothing is known yet of elm")
+		warns(ask("/graph?of="+of, http.StatusNotFound), true, "nothing is known yet of elm")
 		ask("/graph?clusters=elm&of="+of, http.StatusServiceUnavailable)
 		ask("/clusters/elm/graph?of="+of, http.StatusServiceUnavailable)
 	}
 	role{limited: true, spaces: map[string][]string{"secrets": {"shop"}, "pods": {"shop"}}, closed: map[string][]string{"shop": {"elm"}}}.is(f)
 	for _, of := range []string{"secrets/none", "secrets/shop/none", "image:none"} {
-		tells(ask("/graph?of="+of, http.StatusNotFound), false, "elm")
+		warns(ask("/graph?of="+of, http.StatusNotFound), false, "elm")
 	}
 }
 
-// TestGraphOfOddReferences: API servers take any text as a reference. What cannot be a name is missing, and takes nothing else from the graph.
+// TestGraphOfOddReferences: API servers accept any text as a reference. A reference that cannot
+// be a name is missing, and removes nothing else from the graph.
 func TestGraphOfOddReferences(t *testing.T) {
 	f, _ := relatedFleet(t, 3)
 	f.mirror.serve(member.API{GroupVersionKind: schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}, Resource: "gateways", Namespaced: true}, relatedClusters)
@@ -813,7 +826,7 @@ func TestGraphOfOddReferences(t *testing.T) {
 	}
 }
 
-// readStore counts the objects that are read of each type; before is called with each query.
+// readStore counts the objects that are read of each type. It calls before with each query.
 type readStore struct {
 	Store
 
@@ -830,7 +843,8 @@ func (s *readStore) List(ctx context.Context, q store.Query) (store.Page, error)
 	return page, err
 }
 
-// popular is a fleet in which many pods of elm, and one of blog in oak, refer to a Secret that only shop has.
+// popular returns a fleet in which many pods in namespace shop of elm, and one in blog of oak,
+// refer to a Secret that only shop has.
 func popular(t *testing.T) (*fleet, *readStore) {
 	t.Helper()
 	f := newFleet(t, "elm", "oak")
@@ -856,7 +870,8 @@ func popular(t *testing.T) (*fleet, *readStore) {
 	return f, counted
 }
 
-// TestGraphReadsWhatItShows: to find what a graph is of, nothing is read that refers to what is there, nor of relations that are not asked for.
+// TestGraphReadsWhatItShows: to find the roots of a graph, objects that refer to existing
+// objects are not read, nor relations that are not requested.
 func TestGraphReadsWhatItShows(t *testing.T) {
 	f, counted := popular(t)
 	for query, want := range map[string]struct{ roots, pods int }{
@@ -882,8 +897,8 @@ func TestGraphReadsWhatItShows(t *testing.T) {
 	}
 }
 
-// walkOf is a walk with nothing in its way but its bounds.
-func (f *fleet) walkOf(t *testing.T, query string) *walk {
+// builderOf returns a graphBuilder for a query, which only its own limits end.
+func (f *fleet) builderOf(t *testing.T, query string) *graphBuilder {
 	t.Helper()
 	q, err := url.ParseQuery(query)
 	if err != nil {
@@ -893,13 +908,14 @@ func (f *fleet) walkOf(t *testing.T, query string) *walk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f.search.walk(asked, location{})
+	return f.search.newGraphBuilder(asked, location{})
 }
 
-// TestGraphEndsReading: a graph for which too much would be read is cut, and has what was found till then.
+// TestGraphEndsReading: a graph that would read too many objects is cut, and has those found
+// before.
 func TestGraphEndsReading(t *testing.T) {
 	f, counted := popular(t)
-	g := f.walkOf(t, "of=secret/shop/none&direction=usedBy&limit=2000")
+	g := f.builderOf(t, "of=secret/shop/none&direction=usedBy&limit=2000")
 	g.mostRead = 200
 	roots, err := g.all(t.Context())
 	if err != nil || len(roots) != 1 || !strings.Contains(g.cut, "objects would be read") {
@@ -910,7 +926,7 @@ func TestGraphEndsReading(t *testing.T) {
 	}
 }
 
-// lapsing is a context whose deadline is when the test says.
+// lapsing is a context whose deadline passes when the test closes done.
 type lapsing struct {
 	context.Context
 
@@ -928,7 +944,8 @@ func (l lapsing) Err() error {
 	}
 }
 
-// TestGraphEndsInTime: what is known by the deadline is told, with why there may be more. What the graph is of must be known by then.
+// TestGraphEndsInTime: at the deadline, the answer has what is known and the reason why more
+// may be missing. It is an error if the roots are not known by then.
 func TestGraphEndsInTime(t *testing.T) {
 	f, counted := popular(t)
 	for resource, want := range map[string]int{"pods": 2, "secrets": 0} {
@@ -939,7 +956,7 @@ func TestGraphEndsInTime(t *testing.T) {
 				<-within.Done()
 			}
 		}
-		g := f.walkOf(t, "of=secret/shop/popular&direction=usedBy")
+		g := f.builderOf(t, "of=secret/shop/popular&direction=usedBy")
 		roots, err := g.all(ctx)
 		if (err == nil) != (want > 0) || len(roots) != want || (g.cut != "") != (want > 0) {
 			t.Errorf("late for %s: %d roots, cut as %q: %v", resource, len(roots), g.cut, err)
@@ -1010,7 +1027,8 @@ func TestGraphRefused(t *testing.T) {
 	refusal("/clusters/moon/graph?of=image:nginx")
 }
 
-// BenchmarkGraph asks for graphs of a fleet of 50 clusters, each with 200 Deployments, their ReplicaSets and 400 pods in 10 namespaces; b.N is how often each is asked.
+// BenchmarkGraph requests graphs of a fleet of 50 clusters, each with 200 Deployments, their
+// ReplicaSets and 400 pods in 10 namespaces. Each graph is requested b.N times.
 func BenchmarkGraph(b *testing.B) {
 	var clusters []string
 	for i := range 50 {

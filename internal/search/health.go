@@ -3,18 +3,18 @@ package search
 import (
 	"fmt"
 	"net/http"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"orrery.dev/orrery/internal/answer"
 )
 
-// serveHealth answers healthz, livez and readyz as API servers do, for user interfaces that
-// request them for each cluster. The answer is about the fleet API: an error means that nothing
-// can be read, and a warning that the data of a cluster is old. User interfaces ask often, so
-// the hub gets one question only: whether the caller may get the Cluster. A caller that may not
-// gets the health of the fleet, for any name.
+// serveHealth answers healthz, livez and readyz as API servers do, for user interfaces that request
+// them for each cluster. The answer is about the fleet API. An error means that nothing can be read
+// from the store, and a warning that the data of the cluster is old. livez does not ask the store.
+//
+// User interfaces ask often, so only one right is checked: to get the Cluster. A caller without
+// that right gets the health of the fleet, for any name.
 func (s *Search) serveHealth(w http.ResponseWriter, r *http.Request, at location) error {
 	ofCluster := false
 	if at.cluster != "" {
@@ -33,7 +33,7 @@ func (s *Search) serveHealth(w http.ResponseWriter, r *http.Request, at location
 	}
 	if ofCluster {
 		if since, stale := s.Mirror.Stale(at.cluster); stale {
-			tell(w, []string{fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", at.cluster, since.UTC().Format(time.RFC3339))})
+			tell(w, []string{unreachable(at.cluster, since)})
 		}
 	}
 	text := "ok"

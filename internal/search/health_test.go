@@ -15,7 +15,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// plain sends a request and returns the code, the media type and the body.
+// plain sends a request and returns the status code, the headers and the body.
 func (f *fleet) plain(t *testing.T, method, url string) (code int, header http.Header, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -34,7 +34,8 @@ func (f *fleet) plain(t *testing.T, method, url string) (code int, header http.H
 	return resp.StatusCode, resp.Header, string(read)
 }
 
-// TestHealthEndpoints: what user interfaces ask of each cluster that they show is answered wherever there is a fleet.
+// TestHealthEndpoints: the health endpoints, which user interfaces request for each cluster,
+// exist below every root of the fleet.
 func TestHealthEndpoints(t *testing.T) {
 	f := threeClusters(t)
 	f.mirror.stale["elm"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -60,7 +61,8 @@ func TestHealthEndpoints(t *testing.T) {
 	if code, _, body := f.plain(t, http.MethodGet, f.url+"/clusters/none/healthz"); code != http.StatusNotFound {
 		t.Errorf("a cluster that there is not: %d %s", code, body)
 	}
-	// Whoever may not get clusters learns nothing of them, by one question each time.
+	// A caller that may not get clusters learns nothing about them. Each request asks the hub
+	// once.
 	var asked []string
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
 		asked = append(asked, what.Verb+" "+what.Resource+" "+what.Name)
@@ -84,7 +86,7 @@ func TestHealthEndpoints(t *testing.T) {
 	}
 }
 
-// TestAmbiguousNameNamesCommandsThatWork: the commands in the error can be pasted.
+// TestAmbiguousNameNamesCommandsThatWork: the commands in the error can be run as they are.
 func TestAmbiguousNameNamesCommandsThatWork(t *testing.T) {
 	f := threeClusters(t)
 	role := schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"}

@@ -8,21 +8,22 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// versions and instants are what differs in the answers of two stores, and between two answers of
-// one.
+// versions and instants match the parts that differ between the answers of two stores, and
+// between two answers of one store.
 var (
 	versions = regexp.MustCompile(`"(resourceVersion|continue|milliseconds)":("[^"]*"|\d+)`)
 	instants = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
 )
 
-// tenantsFleet has two clusters that the namespace shop may use, and with hidden a third, pine,
-// that is closed to it: with objects of the same names, others, one of a type that only pine has,
-// and the oldest state of all.
+// tenantsFleet returns a fleet with two clusters that the namespace shop may use. If hidden is
+// true, it has a third cluster, pine, that is closed to shop: with objects of the same names,
+// others, and one of a type that only pine has. pine is stale since the zero time.
 func tenantsFleet(t *testing.T, hidden bool) *fleet {
 	t.Helper()
 	clusters := []string{"elm", "oak"}
@@ -49,7 +50,7 @@ func tenantsFleet(t *testing.T, hidden bool) *fleet {
 	if hidden {
 		f.serve(gadgetV1, "gadgets", true, "pine")
 		f.put(t, "pine", "gadgets", newObject(gadgetV1, "shop", "one"))
-		f.mirror.stale["pine"] = f.made["shop"]
+		f.mirror.stale["pine"] = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		f.mirror.parts["pine/pods"] = true
 	}
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "shop" }
@@ -60,7 +61,7 @@ func tenantsFleet(t *testing.T, hidden bool) *fleet {
 	return f
 }
 
-// said returns the answer to a request: the code, the headers and the body, without versions.
+// said returns the answer to a request: status, headers and body, without versions and times.
 func (f *fleet) said(t *testing.T, method, path, accept string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, f.url+path, nil)
@@ -87,9 +88,9 @@ func (f *fleet) said(t *testing.T, method, path, accept string) string {
 	return resp.Status + "\n" + strings.Join(headers, "\n") + "\n" + instants.ReplaceAllString(versions.ReplaceAllString(string(body), `"$1":`), "then")
 }
 
-// TestHiddenIsAbsent: the answers to a tenant are the same whether a cluster that is closed to
-// the tenant's namespace is in the fleet or not, and whether a name is that of such a cluster or
-// of none.
+// TestHiddenIsAbsent: answers to a tenant do not depend on whether a cluster that is closed to
+// its namespace is in the fleet, nor on whether a name in the request is that of such a cluster
+// or of none.
 func TestHiddenIsAbsent(t *testing.T) {
 	with, without := tenantsFleet(t, true), tenantsFleet(t, false)
 	queries := []string{

@@ -21,40 +21,43 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Limits of a history: changesTold is the default number of changes, mostChangesTold the
-// maximum, and statesCompared the number that is read at once.
+// Limits of a history: defaultChanges is the default number of changes in an answer, mostChanges
+// the maximum. statesCompared is the number of objects that since compares in one query.
 const (
-	changesTold     = 100
-	mostChangesTold = 500
-	statesCompared  = 50
+	defaultChanges = 100
+	mostChanges    = 500
+	statesCompared = 50
 )
 
-// mostRead is the approximate limit of bytes of objects that are read for one answer. The rest
-// is for the next page.
+// mostRead is the number of bytes of objects after which an answer stops reading. The remaining
+// objects are on the next page.
 const mostRead = 16 << 20
 
-// serveHistory answers with an ObjectHistory.
+// serveHistory answers with an ObjectHistory: the changes of one object (history=true), the deleted
+// objects (deleted=true), or the objects that differ from an earlier moment (changedSince). The
+// answer has no items if the view v selects no cluster. Errors are for the client, and nothing was
+// written then.
 func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at location, p params, v view) error {
 	out := fleetv1alpha1.ObjectHistory{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "ObjectHistory"}, Items: []fleetv1alpha1.ObjectChange{},
 	}
-	limit := min(p.limit, mostChangesTold)
+	limit := min(p.limit, mostChanges)
 	if limit == 0 {
-		limit = changesTold
+		limit = defaultChanges
 	}
 	q := v.query
-	q.Version = "" // the version may have been another then
+	q.Version = "" // earlier states may have been stored in another API version
 	nowhere := q.Clusters != nil && len(q.Clusters) == 0
-	t := teller{search: s, ctx: ctx, gr: at.GroupResource(), seen: v.seen, params: p, limit: limit, out: &out}
+	h := historyWriter{search: s, ctx: ctx, gr: at.GroupResource(), seen: v.seen, params: p, limit: limit, out: &out}
 	var err error
 	switch {
 	case nowhere:
 	case p.history:
-		err = t.history(at, slices.Concat(append(slices.Collect(maps.Values(v.kind.others)), v.kind.clusters)...))
+		err = h.history(at, slices.Concat(append(slices.Collect(maps.Values(v.kind.others)), v.kind.clusters)...))
 	case p.deleted:
-		err = t.deleted(q)
+		err = h.deleted(q)
 	default:
-		err = t.since(q)
+		err = h.since(q)
 	}
 	if refused := noHistory(err, at.GroupResource().String()); refused != nil {
 		return refused
@@ -65,8 +68,9 @@ func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at loc
 	return answer.JSON(w, http.StatusOK, out)
 }
 
-// teller writes the history of objects of a type.
-type teller struct {
+// historyWriter collects, for one request, changes of objects of one type in out, which is the
+// answer.
+type historyWriter struct {
 	search *Search
 	ctx    context.Context //nolint:containedctx // lives as long as one request
 	gr     schema.GroupResource
@@ -77,7 +81,8 @@ type teller struct {
 	out    *fleetv1alpha1.ObjectHistory
 }
 
-// change returns a new change of an object; a zero time is left out.
+// change returns the entry for a change of the object in row. revision is the number of the state
+// in the store, 0 without one. when is the time of the change; zero: unknown.
 func change(row *store.Row, kind fleetv1alpha1.ChangeType, revision int64, when time.Time) fleetv1alpha1.ObjectChange {
 	c := fleetv1alpha1.ObjectChange{Cluster: row.Cluster, Namespace: row.Namespace, Name: row.Name, UID: row.UID, Change: kind, Revision: revision}
 	if !when.IsZero() {
@@ -86,9 +91,11 @@ func change(row *store.Row, kind fleetv1alpha1.ChangeType, revision int64, when 
 	return c
 }
 
-// tell adds a change with the states before and after it. A state is nil if it does not exist or
-// is not known.
-func (t *teller) tell(c fleetv1alpha1.ObjectChange, before, after *history.State) (err error) {
+// add appends the change c to the answer. From the states of the object before and after the change
+// it adds who made the change, the differing fields and, if requested, the object. A nil state
+// means that the object did not exist, or that the state is unknown. The error is that of decoding
+// the object.
+func (h *historyWriter) add(c fleetv1alpha1.ObjectChange, before, after *history.State) (err error) {
 	shown := after
 	if after == nil {
 		shown = before
@@ -96,23 +103,25 @@ func (t *teller) tell(c fleetv1alpha1.ObjectChange, before, after *history.State
 		c.By, c.Cause = history.By(before, after), history.Cause(before, after)
 	}
 	if before != nil && after != nil {
-		c.Fields = history.Differences(before, after, t.params.all)
+		c.Fields = history.Differences(before, after, h.params.all)
 	}
-	if t.params.include == metav1.IncludeObject && shown != nil {
+	if h.params.include == metav1.IncludeObject && shown != nil {
 		if c.Object, err = shown.Object(); err != nil {
 			return err
 		}
 	}
-	t.out.Items = append(t.out.Items, c)
+	h.out.Items = append(h.out.Items, c)
 	return nil
 }
 
-// history adds the changes of the object with the requested name, by cluster, the latest first.
-func (t *teller) history(at location, clusters []string) error {
+// history adds the changes of the object that the path names, in each of the clusters by name, the
+// latest first, and sets the continue token. It returns a NotFound error if no cluster has a state
+// of the object.
+func (h *historyWriter) history(at location, clusters []string) error {
 	clusters = slices.Sorted(slices.Values(clusters))
 	var before int64
-	if t.params.next != "" {
-		text, cluster, _ := strings.Cut(t.params.next, ".")
+	if h.params.next != "" {
+		text, cluster, _ := strings.Cut(h.params.next, ".")
 		var err error
 		before, err = strconv.ParseInt(text, 10, 64)
 		if !slices.Contains(clusters, cluster) || err != nil || before <= 0 {
@@ -124,39 +133,42 @@ func (t *teller) history(at location, clusters []string) error {
 		if i > 0 {
 			before = 0
 		}
-		of := store.Object{Cluster: cluster, Resource: t.gr, Namespace: at.namespace, Name: at.name}
-		next, told, err := t.revisions(of, before, t.limit-len(t.out.Items))
+		of := store.Object{Cluster: cluster, Resource: h.gr, Namespace: at.namespace, Name: at.name}
+		next, found, err := h.revisions(of, before, h.limit-len(h.out.Items))
 		switch {
 		case err != nil:
 			return err
 		case next != 0:
-			t.out.Continue = fmt.Sprintf("%d.%s", next, cluster)
+			h.out.Continue = fmt.Sprintf("%d.%s", next, cluster)
 			return nil
-		case told && len(t.out.Items) >= t.limit && i+1 < len(clusters):
-			t.out.Continue = fmt.Sprintf("%d.%s", int64(1<<62), clusters[i+1])
+		case found && len(h.out.Items) >= h.limit && i+1 < len(clusters):
+			h.out.Continue = fmt.Sprintf("%d.%s", int64(1<<62), clusters[i+1])
 			return nil
 		}
 	}
-	if len(t.out.Items) == 0 && t.params.next == "" {
-		return apierrors.NewNotFound(t.gr, at.name)
+	if len(h.out.Items) == 0 && h.params.next == "" {
+		return apierrors.NewNotFound(h.gr, at.name)
 	}
 	return nil
 }
 
-// revisions adds up to limit states of an object, and its deletions. next is where the next page
-// begins; 0: there is none. told is true if the object has any state.
-func (t *teller) revisions(of store.Object, before int64, limit int) (next int64, told bool, err error) {
-	page, err := t.search.Store.Revisions(t.ctx, of, before, limit+1)
+// revisions adds the changes of one object in one cluster, both in the argument of. It adds them
+// for up to limit states of the object: a state began with a change, and may have ended with a
+// deletion. before is the state before which the page begins; 0: at the latest. next is the value
+// of before for the next page; 0: there is none. found is true if the caller may see any state of
+// the object.
+func (h *historyWriter) revisions(of store.Object, before int64, limit int) (next int64, found bool, err error) {
+	page, err := h.search.Store.Revisions(h.ctx, of, before, limit+1)
 	if err != nil {
 		return 0, false, err
 	}
-	if i := slices.IndexFunc(page.Items, func(r store.Revision) bool { return t.search.past(t.seen, t.gr, of.Namespace, of.Name, r.Until) }); i >= 0 {
-		page.Items = page.Items[:i] // as if these states were not kept any more
+	if i := slices.IndexFunc(page.Items, func(r store.Revision) bool { return h.search.past(h.seen, h.gr, of.Namespace, of.Name, r.Until) }); i >= 0 {
+		page.Items = page.Items[:i] // hide this state and older ones, as if the store lacked them
 	}
 	states := make([]*history.State, len(page.Items))
 	for i, r := range page.Items {
-		whole, err := t.search.Store.Revision(t.ctx, of, r.Seq)
-		// it was dropped just now, and so were the states before
+		whole, err := h.search.Store.Revision(h.ctx, of, r.Seq)
+		// The store dropped this state after it returned the page, and so all older states.
 		if errors.Is(err, store.ErrNoHistory) {
 			page.Items, states = page.Items[:i], states[:i]
 			break
@@ -164,13 +176,13 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 		if err != nil {
 			return 0, false, err
 		}
-		if states[i], err = history.Parse(t.gr, whole.Row.Body); err != nil {
+		if states[i], err = history.Parse(h.gr, whole.Row.Body); err != nil {
 			return 0, false, err
 		}
-		t.read += len(whole.Row.Body)
+		h.read += len(whole.Row.Body)
 		whole.Row.Body = nil
 		page.Items[i].Row = whole.Row
-		if i > 0 && t.read > mostRead {
+		if i > 0 && h.read > mostRead {
 			limit = min(limit, i)
 			page.Items, states = page.Items[:i+1], states[:i+1]
 			break
@@ -179,7 +191,7 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 	for i := range page.Items[:min(limit, len(page.Items))] {
 		r := &page.Items[i]
 		if r.Deleted {
-			if err := t.tell(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), states[i], nil); err != nil {
+			if err := h.add(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), states[i], nil); err != nil {
 				return 0, false, err
 			}
 		}
@@ -192,7 +204,7 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 		default:
 			predecessor = states[i+1]
 		}
-		if err := t.tell(change(&r.Row, kind, r.Seq, r.Since), predecessor, states[i]); err != nil {
+		if err := h.add(change(&r.Row, kind, r.Seq, r.Since), predecessor, states[i]); err != nil {
 			return 0, false, err
 		}
 	}
@@ -202,57 +214,61 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 	return next, len(page.Items) > 0, nil
 }
 
-// endedBefore begins the continue tokens of deleted objects: a number alone is an offset.
+// endedBefore is the prefix of continue tokens of lists of deleted objects. Without a prefix the
+// token would be a number, and be parsed as an offset.
 const endedBefore = "ended-"
 
-// deleted adds the deleted objects, the latest first.
-func (t *teller) deleted(q store.Query) error {
+// deleted adds a page of the deleted objects that the query selects, the latest deletion first, and
+// sets the continue token. Objects that the caller may not see are left out.
+func (h *historyWriter) deleted(q store.Query) error {
 	var before int64
-	if t.params.next != "" {
-		text, ok := strings.CutPrefix(t.params.next, endedBefore)
+	if h.params.next != "" {
+		text, ok := strings.CutPrefix(h.params.next, endedBefore)
 		var err error
 		if before, err = strconv.ParseInt(text, 10, 64); !ok || err != nil || before <= 0 {
 			return apierrors.NewBadRequest("parameter continue: it is not of this list")
 		}
 	}
-	page, err := t.search.Store.Deleted(t.ctx, q, func(of *store.Row, ended time.Time) bool {
-		return t.search.past(t.seen, t.gr, of.Namespace, of.Name, ended)
-	}, before, t.limit)
+	page, err := h.search.Store.Deleted(h.ctx, q, func(of *store.Row, ended time.Time) bool {
+		return h.search.past(h.seen, h.gr, of.Namespace, of.Name, ended)
+	}, before, h.limit)
 	if err != nil {
 		return err
 	}
 	for i := range page.Items {
 		r := &page.Items[i]
-		last, err := history.Parse(t.gr, r.Row.Body)
+		last, err := history.Parse(h.gr, r.Row.Body)
 		if err == nil {
-			err = t.tell(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), last, nil)
+			err = h.add(change(&r.Row, fleetv1alpha1.ChangeDeleted, r.EndSeq, r.Until), last, nil)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if page.Next != 0 {
-		t.out.Continue = endedBefore + strconv.FormatInt(page.Next, 10)
+		h.out.Continue = endedBefore + strconv.FormatInt(page.Next, 10)
 	}
 	return nil
 }
 
-// since adds the objects that differ from their state at a moment. It leaves out objects in
-// which only noise differs, unless the request has allFields.
-func (t *teller) since(q store.Query) error {
-	q.At, q.Continue = t.params.compared, t.params.next
+// since adds a page of the objects whose present state differs from their state at the requested
+// moment, and sets the continue token. Objects that differ only in their status, or in fields that
+// change without meaning, are left out unless the request has allFields. A page may be empty and
+// have a token.
+func (h *historyWriter) since(q store.Query) error {
+	q.At, q.Continue = h.params.compared, h.params.next
 	for compared := 0; ; compared += statesCompared {
-		q.Limit = min(t.limit-len(t.out.Items), statesCompared)
-		if q.Limit == 0 || t.read > mostRead || compared >= 10*mostChangesTold {
-			t.out.Continue = marked(t.params.compared, q.Continue)
+		q.Limit = min(h.limit-len(h.out.Items), statesCompared)
+		if q.Limit == 0 || h.read > mostRead || compared >= 10*mostChanges {
+			h.out.Continue = marked(h.params.compared, q.Continue)
 			return nil
 		}
-		page, err := t.search.Store.Compare(t.ctx, q)
+		page, err := h.search.Store.Compare(h.ctx, q)
 		if err != nil {
 			return err
 		}
 		for i := range page.Items {
-			if err := t.difference(&page.Items[i]); err != nil {
+			if err := h.difference(&page.Items[i]); err != nil {
 				return err
 			}
 		}
@@ -262,7 +278,9 @@ func (t *teller) since(q store.Query) error {
 	}
 }
 
-func (t *teller) difference(d *store.Difference) error {
+// difference adds the change of one object from its state at the requested moment to its present
+// state. It adds nothing if no field differs that the answer shows.
+func (h *historyWriter) difference(d *store.Difference) error {
 	var before, after *history.State
 	var err error
 	row, kind := d.After, fleetv1alpha1.ChangeUpdated
@@ -270,32 +288,32 @@ func (t *teller) difference(d *store.Difference) error {
 	case d.After == nil:
 		row, kind = d.Before, fleetv1alpha1.ChangeDeleted
 	case d.Before == nil:
-		// an object that is older than the moment became visible since
-		kind = history.First(d.After.Created, t.params.compared)
+		// The object may be older than the moment: then it became visible after the moment.
+		kind = history.First(d.After.Created, h.params.compared)
 	case d.Before.UID != d.After.UID:
 		kind = fleetv1alpha1.ChangeRecreated
 	}
 	if d.Before != nil {
-		if before, err = history.Parse(t.gr, d.Before.Body); err != nil {
+		if before, err = history.Parse(h.gr, d.Before.Body); err != nil {
 			return err
 		}
 	}
 	if d.After != nil {
-		if after, err = history.Parse(t.gr, d.After.Body); err != nil {
+		if after, err = history.Parse(h.gr, d.After.Body); err != nil {
 			return err
 		}
 	}
 	for _, side := range []*store.Row{d.Before, d.After} {
 		if side != nil {
-			t.read += len(side.Body)
+			h.read += len(side.Body)
 		}
 	}
-	n := len(t.out.Items)
-	if err := t.tell(change(row, kind, 0, d.Changed), before, after); err != nil {
+	n := len(h.out.Items)
+	if err := h.add(change(row, kind, 0, d.Changed), before, after); err != nil {
 		return err
 	}
-	if kind == fleetv1alpha1.ChangeUpdated && len(t.out.Items[n].Fields) == 0 {
-		t.out.Items = t.out.Items[:n]
+	if kind == fleetv1alpha1.ChangeUpdated && len(h.out.Items[n].Fields) == 0 {
+		h.out.Items = h.out.Items[:n]
 	}
 	return nil
 }

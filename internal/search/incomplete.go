@@ -8,8 +8,8 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// incomplete returns warnings about objects of a type that the database of the mirror cannot
-// store.
+// incomplete returns warnings if the database of the mirror cannot store some objects of a type in
+// a cluster, or only a part of them; none if it stores all.
 func (s *Search) incomplete(cluster string, gr schema.GroupResource) (warnings []string) {
 	partly, missing := s.Mirror.Incomplete(cluster, gr)
 	if partly > 0 {

@@ -17,16 +17,19 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// body is a JSON object whose fields are parsed only on demand.
+// body is a JSON object: its fields by name, each as JSON that is parsed only on demand.
 type body map[string]json.RawMessage
 
+// set encodes a value as JSON into the field name. The error is that of encoding the value.
 func (b body) set(name string, value any) error {
 	raw, err := marshal(value)
 	b[name] = raw
 	return err
 }
 
-// marshal is json.Marshal, except that it does not parse values that are JSON already.
+// marshal encodes a value as JSON. It does what json.Marshal does, but takes values that are
+// already JSON without parsing them: a json.RawMessage, and the fields of a body, which it sorts by
+// name.
 func marshal(value any) (json.RawMessage, error) {
 	switch value := value.(type) {
 	case json.RawMessage:
@@ -53,18 +56,19 @@ func marshal(value any) (json.RawMessage, error) {
 	}
 }
 
-// shown defines how rows are shown.
+// shown says how objects of rows are shown to the client: their names, the type, and which clusters
+// are stale.
 type shown struct {
 	names Names
-	meta  string               // the version of meta.k8s.io, if the form is one of its kinds
-	stale map[string]time.Time // clusters with stale rows, and when they were last seen
-	at    location             // the type in which rows are shown
+	meta  string               // apiVersion of PartialObjectMetadata in the answer
+	stale map[string]time.Time // when clusters with stale rows were last seen, by cluster
+	at    location             // the request, with the type in which rows are shown
 }
 
-// object returns the whole object as in its cluster, with the annotations of the fleet, and
-// converted if necessary. The kind is that of the row, because the body may have only metadata.
-// If the request is for one version, an object of another version that cannot be converted is
-// refused: the client would misread it.
+// object returns the whole object of a row as its cluster has it, with the annotations of the
+// fleet. If the client asked for another version that conversions can show, it is converted. An
+// object in another version that cannot be converted is an error (406): the client would misread
+// it. The kind is that of the row, because the body may have only metadata.
 func object(row store.Row, show shown) (body, error) {
 	o, err := annotated(row, show)
 	if err != nil {
@@ -87,7 +91,8 @@ func object(row store.Row, show shown) (body, error) {
 	return o, errors.Join(o.set("apiVersion", gvk.GroupVersion().String()), o.set("kind", gvk.Kind))
 }
 
-// partial returns the metadata of the object.
+// partial returns the object of a row as PartialObjectMetadata: its metadata with the annotations
+// of the fleet. show.meta is its apiVersion.
 func partial(row store.Row, show shown) (body, error) {
 	o, err := annotated(row, show)
 	if err != nil {
@@ -97,9 +102,10 @@ func partial(row store.Row, show shown) (body, error) {
 	return p, errors.Join(p.set("apiVersion", show.meta), p.set("kind", asPartial))
 }
 
-// annotated returns the body of a row with the resourceVersion of the fleet and with annotations
-// for the cluster, the resourceVersion in the cluster and, if the row is stale, the time when it
-// was last seen.
+// annotated returns the body of a row with the annotations of the fleet: the cluster, the
+// resourceVersion in the cluster and, if the cluster is stale, the time when it was last seen. The
+// resourceVersion becomes that of the fleet, except in a row that is not from the store. Names are
+// qualified if show.names is Qualified.
 func annotated(row store.Row, show shown) (body, error) {
 	o, metadata, annotations := body{}, body{}, map[string]string{}
 	if err := json.Unmarshal(row.Body, &o); err != nil {
@@ -114,13 +120,13 @@ func annotated(row store.Row, show shown) (body, error) {
 		}
 	}
 	annotations[fleetv1alpha1.ClusterAnnotation] = row.Cluster
-	if row.Changed != 0 { // else the row is not from the store
+	if row.Changed != 0 { // rows of metrics are not from the store, and have no version
 		annotations[fleetv1alpha1.ResourceVersionAnnotation] = row.ResourceVersion
 		if err := metadata.set("resourceVersion", row.Changed.String()); err != nil {
 			return nil, err
 		}
 	}
-	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // the value of the object is not trusted
+	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // only the hub sets this annotation
 	if seen, ok := show.stale[row.Cluster]; ok {
 		annotations[fleetv1alpha1.LastSeenAnnotation] = seen.UTC().Format(time.RFC3339)
 	}
@@ -136,7 +142,8 @@ func annotated(row store.Row, show shown) (body, error) {
 	return o, errors.Join(metadata.set("annotations", annotations), o.set("metadata", metadata))
 }
 
-// tableRow returns the object as a row of a table.
+// tableRow returns a row of a table for a row of the store. include says whether it also has the
+// whole object, its metadata or neither.
 func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, show shown) (metav1.TableRow, error) {
 	cells, err := c.cells(row)
 	if err != nil {

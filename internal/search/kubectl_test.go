@@ -13,7 +13,7 @@ import (
 
 var spaces = regexp.MustCompile(` {2,}`)
 
-// printed normalizes kubectl's output: columns by one "|", and ages by a word.
+// printed returns the lines of kubectl's output, with "|" between columns and a word for ages.
 func printed(out string) []string {
 	var lines []string
 	for l := range strings.Lines(out) {
@@ -22,11 +22,11 @@ func printed(out string) []string {
 	return lines
 }
 
-// Plain kubectl works on the fleet as on any cluster.
+// TestKubectl: plain kubectl works on the fleet as on any cluster.
 func TestKubectl(t *testing.T) {
 	kinds(t)
 	f := newFleet(t, "elm", "oak")
-	// Oak has everything, elm only what is called web and what has no namespace.
+	// oak has all objects, elm only those named web and those without a namespace.
 	f.fill(t, func(cluster string, o *unstructured.Unstructured) bool {
 		ours := o.GetNamespace() == "shop" || o.GetName() == "n1" || o.GetKind() == "CustomResourceDefinition"
 		return ours && (cluster == "oak" || o.GetName() == "web" || o.GetNamespace() == "")

@@ -22,14 +22,15 @@ import (
 
 var autoscalerKind = autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler")
 
-// odd is an object with an annotation that is no text, of which no API server knows.
+// odd returns an object with an annotation that is not a string, which no API server can have.
 func odd(kind schema.GroupVersionKind, name string) *unstructured.Unstructured {
 	o := newObject(kind, "shop", name)
 	o.Object["metadata"].(map[string]any)["annotations"] = map[string]any{"odd": int64(5)}
 	return o
 }
 
-// TestLeftOut: an object that cannot be shown as what is asked for does not end the list of all others; the answer names it.
+// TestLeftOut: an object that cannot be shown in the requested form is left out, and the answer
+// names it. The list has all other objects.
 func TestLeftOut(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	f.serve(podKind, "pods", true, "elm", "oak")
@@ -91,7 +92,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// namesIn are the names of a list's objects, or of a table's.
+// namesIn returns the names of the objects of a list or table.
 func namesIn(list map[string]any) (out []string) {
 	if rows, ok := list["rows"].([]any); ok {
 		for _, row := range rows {
@@ -107,7 +108,8 @@ func namesIn(list map[string]any) (out []string) {
 	return out
 }
 
-// TestLeftOutLater: what is left out of a long list after its beginning was sent is named in the trailer.
+// TestLeftOutLater: objects that are left out after the beginning of a long list was sent are
+// named in the trailer.
 func TestLeftOutLater(t *testing.T) {
 	f := newFleet(t, "oak")
 	f.serve(podKind, "pods", true, "oak")
@@ -127,7 +129,7 @@ func TestLeftOutLater(t *testing.T) {
 	}
 }
 
-// manyPages are so many of rows that cannot be shown.
+// manyPages is the number of remaining pages, whose rows cannot be shown.
 type manyPages int
 
 func (p *manyPages) next(context.Context) (store.Page, error) {
@@ -144,7 +146,8 @@ func (p *manyPages) next(context.Context) (store.Page, error) {
 
 func (p *manyPages) tail() (metav1.ListMeta, map[string]any) { return metav1.ListMeta{}, nil }
 
-// TestLeftOutWithoutEnd: of a long list of what cannot be shown no more is kept than is named, and the rest is counted.
+// TestLeftOutWithoutEnd: for a long list of objects that cannot be shown, only those that are
+// named are kept in memory. The others are counted.
 func TestLeftOutWithoutEnd(t *testing.T) {
 	pages := manyPages(4)
 	first, err := pages.next(t.Context())
@@ -171,14 +174,15 @@ func TestLeftOutWithoutEnd(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		tellAs(w, "Warning", append(c.left.first, c.left.first...), c.left.more)
-		told := w.Header().Values("Warning")
-		if want := fmt.Sprintf("%d more warnings are left out", c.all-named); len(told) != named+1 || !strings.Contains(told[named], want) {
-			t.Errorf("%v, want %s", told, want)
+		warnings := w.Header().Values("Warning")
+		if want := fmt.Sprintf("%d more warnings are left out", c.all-named); len(warnings) != named+1 || !strings.Contains(warnings[named], want) {
+			t.Errorf("%v, want %s", warnings, want)
 		}
 	}
 }
 
-// TestLeftOutOfWatches: a watch goes on past an object that cannot be shown, which is gone for who had it.
+// TestLeftOutOfWatches: a watch continues after an object that cannot be shown. Clients that
+// had the object get DELETED.
 func TestLeftOutOfWatches(t *testing.T) {
 	f := newFleet(t, "oak")
 	f.serve(podKind, "pods", true, "oak")
@@ -196,7 +200,8 @@ func TestLeftOutOfWatches(t *testing.T) {
 	again.expect("ADDED oak/shop/later")
 }
 
-// TestVersionsThen: what was of a version at a moment that is not the one asked for is left out by name; its metadata is shown.
+// TestVersionsThen: a list at a moment leaves out objects that had another version then than
+// the requested one, and names them. Their metadata is shown.
 func TestVersionsThen(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	older := autoscalerKind

@@ -10,8 +10,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// checkListOptions refuses the options of a list or a watch that API servers refuse. For one
-// object they ignore these options.
+// checkListOptions returns the error (422) of API servers for options of a list or watch that
+// contradict each other, such as resourceVersionMatch without resourceVersion. one is true for a
+// request for one object: API servers ignore these options then, and the result is nil.
 func (p *params) checkListOptions(one bool) error {
 	if one {
 		return nil
@@ -28,8 +29,9 @@ func (p *params) checkListOptions(one bool) error {
 	return nil
 }
 
-// beginsWithAll reports whether a watch sends the existing objects first: if the client asks for
-// it, or does not say and accepts any version.
+// beginsWithAll reports whether a watch sends the existing objects first. That is so if
+// sendInitialEvents is true. Without this parameter it is so if the client accepts any
+// resourceVersion.
 func (p *params) beginsWithAll() bool {
 	if p.initialSaid {
 		return p.initial
@@ -37,8 +39,9 @@ func (p *params) beginsWithAll() bool {
 	return p.version == "" || p.version == "0"
 }
 
-// unchanged returns an error if an object that the list selects changed since the version, or
-// may have changed: the earlier state is not available by version.
+// unchanged returns an Expired error if an object that the list selects has changed since
+// p.version, or if the changes since then are unknown. The store does not have earlier states by
+// version, so an exact version can only be answered without changes.
 func (p *pager) unchanged() error {
 	events, _, _, err := p.search.Store.Since(schema.GroupResource{Group: p.query.Group, Resource: p.query.Resource}, p.version)
 	if err != nil {

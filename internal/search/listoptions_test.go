@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestListsAtAnExactVersion: a list at a version is answered while nothing that it selects has changed since, whatever else has.
+// TestListsAtAnExactVersion: a list at a version succeeds until an object that it selects
+// changes. Other changes do not matter.
 func TestListsAtAnExactVersion(t *testing.T) {
 	f := threeClusters(t)
 	then := f.version(t, "/api/v1/pods")
@@ -21,22 +22,22 @@ func TestListsAtAnExactVersion(t *testing.T) {
 		}
 	}
 	list("", http.StatusOK)
-	f.put(t, "oak", "namespaces", newObject(namespaceKind, "", "blog")) // of another type
+	f.put(t, "oak", "namespaces", newObject(namespaceKind, "", "blog")) // another type
 	list("", http.StatusOK)
 	list("&limit=1", http.StatusOK)
 	f.put(t, "oak", "pods", newObject(podKind, "shop", "db", "label:app=db", "status.phase=Running"))
 	list("", http.StatusGone)
 	list("&labelSelector=app%3Ddb", http.StatusGone)
 	list("&labelSelector=app%3Dweb", http.StatusOK)
-	list("&fieldSelector=status.phase%3DPending", http.StatusGone) // it was, and is not
-	list("&fieldSelector=status.phase%3DRunning", http.StatusGone) // it is, and was not
+	list("&fieldSelector=status.phase%3DPending", http.StatusGone) // no longer selected
+	list("&fieldSelector=status.phase%3DRunning", http.StatusGone) // newly selected
 	list("&clusters=elm", http.StatusOK)
 	f.remove(t, "elm", "pods", "blog", "press")
 	list("&clusters=elm", http.StatusGone)
 	list("&labelSelector=app%3Dweb", http.StatusOK)
 }
 
-// TestWatchWithoutInitialEvents: a watch that wants none begins with what changes.
+// TestWatchWithoutInitialEvents: a watch without initial events begins with the next change.
 func TestWatchWithoutInitialEvents(t *testing.T) {
 	f := threeClusters(t)
 	for _, version := range []string{"", "&resourceVersion=0", "&resourceVersion=" + f.version(t, "/api/v1/pods")} {
@@ -48,7 +49,8 @@ func TestWatchWithoutInitialEvents(t *testing.T) {
 	}
 }
 
-// TestOneObjectIsNoList: of one object API servers do not look at the options of lists and watches.
+// TestOneObjectIsNoList: as in API servers, a request for one object ignores the options of
+// lists and watches.
 func TestOneObjectIsNoList(t *testing.T) {
 	f := threeClusters(t)
 	for _, query := range []string{"watch=true", "sendInitialEvents=true", "resourceVersionMatch=Exact"} {
@@ -59,7 +61,8 @@ func TestOneObjectIsNoList(t *testing.T) {
 	}
 }
 
-// TestTokensOfOtherLists: a client that asks for something else with a token is told so, and one whose clusters changed lists again.
+// TestTokensOfOtherLists: a token is refused with the parameters of another list. If the
+// clusters changed, the token has expired, so that the client lists again.
 func TestTokensOfOtherLists(t *testing.T) {
 	f := threeClusters(t)
 	_, page := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1&labelSelector=app%3Dweb", "")

@@ -20,17 +20,19 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// metricsVersion is the API of kubectl top. Its values describe the last seconds, change all the
-// time and cannot be watched. Therefore they are not mirrored, and the hub asks all clusters in
-// parallel.
+// metricsVersion is the API of kubectl top, metrics.k8s.io. Its values describe the last seconds
+// and cannot be watched. So the hub does not mirror them, but asks all clusters in parallel during
+// a request.
 var metricsVersion = schema.GroupVersion{Group: "metrics.k8s.io", Version: "v1beta1"}
 
+// metricsTypes are the types of metrics.k8s.io.
 var metricsTypes = []member.API{
 	{GroupVersionKind: metricsVersion.WithKind("NodeMetrics"), Resource: "nodes", Singular: "node"},
 	{GroupVersionKind: metricsVersion.WithKind("PodMetrics"), Resource: "pods", Singular: "pod", Namespaced: true},
 }
 
-// metricsShapes are the Go types of metrics, from which the selectable fields are known.
+// metricsShapes has the Go types of metrics, from which checkFields knows the fields that can be
+// selected.
 var metricsShapes = map[schema.GroupVersionKind]reflect.Type{
 	metricsVersion.WithKind("NodeMetrics"): reflect.TypeFor[struct {
 		usage
@@ -51,7 +53,8 @@ type usage struct {
 	Usage corev1.ResourceList `json:"usage"`
 }
 
-// live returns the type if a location is of metrics, for which clusters are asked.
+// live returns the type of a location if it is one of metrics, which the hub requests from the
+// clusters and does not mirror. It returns false for any other type.
 func (s *Search) live(at location) (*member.API, bool) {
 	i := slices.IndexFunc(metricsTypes, func(a member.API) bool { return a.GroupVersionResource() == at.GroupVersionResource })
 	if i < 0 {
@@ -60,7 +63,8 @@ func (s *Search) live(at location) (*member.API, bool) {
 	return &metricsTypes[i], true
 }
 
-// serves returns whether a cluster has a type, as far as is known.
+// serves returns whether a cluster has a type: Present, Absent or Unknown. It is Unknown for a
+// cluster that is not in the fleet, and before the cluster has reported about the type.
 func (s *Search) serves(cluster string, gvr schema.GroupVersionResource) presence.Presence {
 	c, ok := s.Live(cluster)
 	if !ok {
@@ -69,8 +73,9 @@ func (s *Search) serves(cluster string, gvr schema.GroupVersionResource) presenc
 	return c.Serves(gvr)
 }
 
-// addLive adds the types of metrics, unless all clusters are known not to serve them. Clients do
-// not ask for types that discovery lacks, so unknown must not look like absent.
+// addLive replaces the types of the group metrics.k8s.io in c by those that the cluster, or any for
+// "", may serve. A type is left out only if all these clusters are known to lack it: clients do not
+// ask for types that discovery lacks.
 func (c catalogue) addLive(s *Search, cluster string) {
 	delete(c, metricsVersion.Group)
 	clusters := s.Clusters()
@@ -87,8 +92,10 @@ func (c catalogue) addLive(s *Search, cluster string) {
 	}
 }
 
-// checkLive refuses parameters that only the store supports. A limit is accepted, since clients
-// send one by default; as in a cluster, the answer is complete.
+// checkLive returns an error (400) if a request for metrics has parameters that only mirrored types
+// take. The same holds for parameters with names or namespaces that the path has already, and for
+// names that cannot be part of a path. limit is accepted, because clients send it by default, and
+// has no effect.
 func (p *params) checkLive(at location) error {
 	if p.watch || at.watch || p.next != "" || p.version != "" && p.version != "0" || !p.asked.empty() || p.group != nil || p.explain ||
 		p.moments() > 0 || p.all || p.ordered || p.offset > 0 || p.remaining != nil && *p.remaining || p.owner.uid != "" || p.owner.name != "" || p.owner.steps > 0 {
@@ -102,7 +109,7 @@ func (p *params) checkLive(at location) error {
 		return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
 	}
 	for _, segment := range append([]string{at.name}, append(slices.Clone(p.namespaces), at.namespace)...) {
-		// the name becomes a part of a path
+		// Names and namespaces become parts of a path.
 		if why := content.IsPathSegmentName(segment); segment != "" && len(why) > 0 {
 			return apierrors.NewBadRequest(fmt.Sprintf("%q is no name: it %s", segment, strings.Join(why, ", ")))
 		}
@@ -110,9 +117,13 @@ func (p *params) checkLive(at location) error {
 	return nil
 }
 
-// serveLive answers with the present metrics from the clusters. The hub asks them with its own
-// credentials. The caller needs the same rights on the hub as for mirrored objects, and sees the
-// same namespaces of the same clusters.
+// serveLive answers a request for metrics of the type api with the present values from the
+// clusters. The hub asks them with its own credentials. The caller needs the same rights on the hub
+// as for mirrored objects, and sees the same namespaces of the same clusters.
+//
+// Clusters that fail or have no metrics server are left out with a warning. The error is 503 if no
+// cluster answers, or if a cluster that failed may have the one requested object. It is 404 if no
+// cluster has a metrics server.
 func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, p params, api *member.API) error {
 	if err := p.checkLive(at); err != nil {
 		return err
@@ -211,7 +222,9 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 	return s.list(ctx, w, &given{rows: found.rows}, enc, at.Resource)
 }
 
-// notKnown returns the error that clusters which may have the objects did not answer.
+// notKnown returns the error (503) that the answer is unknown, because clusters that may have the
+// objects did not answer. failed has a reason for each; the first are in the message, and the
+// others are counted.
 func notKnown(at location, failed []string) error {
 	if len(failed) > named {
 		failed = append(failed[:named:named], fmt.Sprintf("%d more are left out", len(failed)-named))
@@ -220,12 +233,15 @@ func notKnown(at location, failed []string) error {
 		at.GroupResource(), strings.Join(failed, "; ")))
 }
 
+// noMetrics returns the error (404) that none of the requested clusters has a metrics server.
 func noMetrics(at location) error {
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound,
 		fmt.Sprintf("the server could not find the requested resource: %s are asked of the clusters, and no cluster asked for has a metrics server", at.GroupResource()))
 }
 
-// qualifyLive moves the clusters from names in field selectors to p.clusters.
+// qualifyLive removes the clusters from names NAME@CLUSTER in the field selector of a request for
+// metrics, and sets p.clusters to them. It does nothing for Merged names. Its errors are those of
+// qualifyNamed (400).
 func (s *Search) qualifyLive(at location, api member.API, p *params) error {
 	if at.names == Merged {
 		return nil
@@ -237,16 +253,17 @@ func (s *Search) qualifyLive(at location, api member.API, p *params) error {
 	return s.qualifyNamed(at, p, func(path string) bool { return path == named })
 }
 
-// gathered is what clusters answer.
+// gathered is what askClusters got from the clusters.
 type gathered struct {
 	rows    []store.Row
-	size    int64    // of the rows, in bytes, which count as held
-	failed  []string // reasons why clusters are left out
+	size    int64    // bytes of the rows, which count in asker.held
+	failed  []string // for each cluster that failed, a text with the reason
 	without []string // clusters without a metrics server
 }
 
-// askClusters asks clusters for the objects that a query selects. The rows count as held until
-// the caller subtracts their size from asker.held.
+// askClusters asks all q.Clusters in parallel for metrics of the type api, and returns the rows
+// that q selects. It takes at most liveBudget; clusters without an answer until then are in failed.
+// The caller must subtract the size of the result from asker.held when the rows are no longer used.
 func (s *Search) askClusters(ctx context.Context, api *member.API, q store.Query) (g gathered) {
 	ctx, cancel := context.WithTimeout(ctx, liveBudget)
 	defer cancel()
@@ -276,8 +293,9 @@ func (s *Search) askClusters(ctx context.Context, api *member.API, q store.Query
 	return g
 }
 
-// answersOf returns the rows of one cluster that a query selects. They count as held, also after
-// an error.
+// answersOf waits for all inquiries to one cluster and returns the rows that q selects. After an
+// error the rows are incomplete; err is the first error. size is the number of bytes added to
+// asker.held, also after an error. The caller subtracts it.
 func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query) (rows []store.Row, size int64, err error) {
 	for _, r := range asked {
 		found, failed := s.asker.wait(ctx, r)
@@ -285,7 +303,7 @@ func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query)
 			err = failed
 		}
 		if err != nil {
-			continue // wait must be called for every inquiry
+			continue // and not return: wait must be called for every inquiry
 		}
 		for _, row := range found {
 			if !q.Selects(&row) {
@@ -301,7 +319,9 @@ func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query)
 	return rows, size, err
 }
 
-// namespacesOf returns the namespaces to ask a cluster for; "" means all at once.
+// namespacesOf returns the namespaces for which a cluster is asked one by one, sorted. It returns
+// [""], which is one question for all namespaces, if the type has no namespaces, the query names
+// none, or more than liveNamespaces.
 func namespacesOf(q store.Query, api *member.API, cluster string) []string {
 	namespaces := q.Namespaces
 	if q.Scopes != nil {
@@ -313,15 +333,15 @@ func namespacesOf(q store.Query, api *member.API, cluster string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(namespaces)))
 }
 
-// given is a source of rows that are in memory.
+// given is a source of rows that are all in memory: those of metrics.
 type given struct{ rows []store.Row }
 
-// next implements source.
+// next implements source. The first page has all rows.
 func (g *given) next(context.Context) (store.Page, error) {
 	page := store.Page{Rows: g.rows}
 	g.rows = nil
 	return page, nil
 }
 
-// tail implements source. The list has no version, because it is not from the store.
+// tail implements source. The list has no version, because the rows are not from the store.
 func (g *given) tail() (metav1.ListMeta, map[string]any) { return metav1.ListMeta{}, nil }

@@ -34,14 +34,14 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// liveCluster is one that is asked itself.
+// liveCluster is a cluster that is asked directly.
 type liveCluster struct {
 	away   bool
 	serves presence.Presence
 	get    getter
 }
 
-// getter answers for a path: a real API server, or one that answers otherwise.
+// getter answers requests for a path: with a real API server, or with fixed answers.
 type getter func(ctx context.Context, path string) (*http.Response, error)
 
 func (c liveCluster) Reachable() bool                                      { return !c.away }
@@ -51,7 +51,7 @@ func (c liveCluster) Get(ctx context.Context, path string) (*http.Response, erro
 	return c.get(ctx, path)
 }
 
-// asks gets from the server of a configuration.
+// asks returns a getter that asks the server of a configuration.
 func asks(t *testing.T, config *rest.Config) getter {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
@@ -67,14 +67,14 @@ func asks(t *testing.T, config *rest.Config) getter {
 	}
 }
 
-// says answers with a text.
+// says returns a getter that answers with a status code and a text.
 func says(code int, text string) getter {
 	return func(context.Context, string) (*http.Response, error) {
 		return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(text))}, nil
 	}
 }
 
-// podMetrics are a list of those of pods in the namespace shop.
+// podMetrics returns a PodMetricsList of pods in the namespace shop.
 func podMetrics(names ...string) string {
 	items := make([]string, len(names))
 	for i, name := range names {
@@ -83,7 +83,8 @@ func podMetrics(names ...string) string {
 	return `{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","metadata":{},"items":[` + strings.Join(items, ",") + `]}`
 }
 
-// metered has a real API server whose nodes and pods have metrics, as a metrics server would say, in a namespace of the test's own.
+// metered creates metrics of nodes and pods in a real API server, as a metrics server has them,
+// in a namespace of the test. It returns the namespace and a getter of the server.
 func metered(t *testing.T) (namespace string, server getter) {
 	t.Helper()
 	config := testenv.Config(0)
@@ -152,14 +153,15 @@ func metered(t *testing.T) (namespace string, server getter) {
 	return namespace, asks(t, config)
 }
 
-// eventually repeats a check of answers by the clusters themselves: a busy one may not answer within
-// the time that a question has, and is left alone for a while then.
+// eventually repeats a check of answers that come from the clusters: a busy cluster may exceed
+// the time limit of a question, and then gets no question for a while.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
 	testenv.Eventually(t, "the clusters answer", testenv.Patience, check)
 }
 
-// TestMetrics: what is never mirrored is asked of the clusters, for who may see it, and answered without those that do not answer.
+// TestMetrics: metrics, which are never mirrored, are requested from the clusters, for callers
+// that may see them. Clusters that do not answer are left out.
 func TestMetrics(t *testing.T) {
 	namespace, server := metered(t)
 	broken := asks(t, &rest.Config{Host: "http://127.0.0.1:1"})
@@ -180,7 +182,7 @@ func TestMetrics(t *testing.T) {
 	for name, c := range map[string]struct {
 		path string
 		want []string
-		says string // a warning
+		says string // a part of a warning; "": there is no warning
 	}{
 		"All":          {pods + "?namespaces=" + namespace, []string{"elm/" + db, "elm/" + web, "oak/" + db, "oak/" + web}, "cluster ash is left out: it did not answer"},
 		"Unreachable":  {pods + "?namespaces=" + namespace, []string{"elm/" + db, "elm/" + web, "oak/" + db, "oak/" + web}, "cluster fir is left out: it is unreachable"},
@@ -203,7 +205,7 @@ func TestMetrics(t *testing.T) {
 				return nil
 			})
 		}) {
-			t.FailNow() // each case waits long for its answer
+			t.FailNow() // each other case would wait as long
 		}
 	}
 	for name, c := range map[string]struct {
@@ -239,7 +241,7 @@ func TestMetrics(t *testing.T) {
 				return nil
 			})
 		}) {
-			t.FailNow() // each case waits long for its answer
+			t.FailNow() // each other case would wait as long
 		}
 	}
 	t.Run("Qualified", func(t *testing.T) {
@@ -317,7 +319,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestMetricsNotKnown: that it is not known is not told as that there is none, and one cluster's answer is no other's harm.
+// TestMetricsNotKnown: unknown metrics are not reported as missing, and the answer of one
+// cluster does not affect those of others.
 func TestMetricsNotKnown(t *testing.T) {
 	const pods = "/apis/metrics.k8s.io/v1beta1/pods"
 	oak := liveCluster{serves: presence.Present, get: func(ctx context.Context, path string) (*http.Response, error) {
@@ -334,8 +337,8 @@ func TestMetricsNotKnown(t *testing.T) {
 	both := []string{"oak/shop/db", "oak/shop/web"}
 	for name, c := range map[string]struct {
 		ash  liveCluster
-		says string // of ash, in a list; "": nothing
-		code int    // of web, and of none, if ash does not answer
+		says string // about ash, in the warnings of a list
+		code int    // status of web and none because of ash; 0: that of oak
 	}{
 		"NeverSeen":   {liveCluster{away: true}, "cluster ash is left out: it is unreachable", 503},
 		"NotYetAsked": {liveCluster{get: says(404, "404 page not found")}, "no metrics server in ash", 0},
@@ -385,7 +388,8 @@ func TestMetricsNotKnown(t *testing.T) {
 	}
 }
 
-// TestMetricsAreNeverMirrored: one cluster that had them mirrored does not hide those of the others.
+// TestMetricsAreNeverMirrored: one cluster with mirrored metrics does not hide those of the
+// others.
 func TestMetricsAreNeverMirrored(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	f.serve(metricsVersion.WithKind("PodMetrics"), "pods", true, "elm")
@@ -402,7 +406,8 @@ func TestMetricsAreNeverMirrored(t *testing.T) {
 	}
 }
 
-// TestMetricsOfFewNamespaces: whose rights are those of few namespaces does not have all of a cluster listed.
+// TestMetricsOfFewNamespaces: for a caller with rights in few namespaces, a cluster is not
+// asked for all namespaces.
 func TestMetricsOfFewNamespaces(t *testing.T) {
 	f := newFleet(t, "oak")
 	var asked atomic.Value
@@ -418,7 +423,7 @@ func TestMetricsOfFewNamespaces(t *testing.T) {
 	}
 }
 
-// meter is a cluster that counts what it is asked.
+// meter is a cluster that counts questions.
 type meter struct {
 	answer           getter
 	asked            atomic.Int32
@@ -432,13 +437,13 @@ func (m *meter) get(ctx context.Context, path string) (*http.Response, error) {
 	return m.answer(ctx, path)
 }
 
-// hangs until nobody wants to know any more.
+// hangs does not answer until the request is canceled.
 func hangs(ctx context.Context, _ string) (*http.Response, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-// askerOf asks clusters that have a type.
+// askerOf returns an asker of clusters that have metrics.
 func askerOf(clusters map[string]*meter) *asker {
 	return newAsker(func(name string) (Live, bool) {
 		m, ok := clusters[name]
@@ -453,7 +458,8 @@ func podsOf(cluster, namespace string) question {
 	return question{cluster: cluster, api: &metricsTypes[1], namespace: namespace}
 }
 
-// TestAskOnce: what is asked by many at about the same time is asked once, and a cluster that does not cope is left alone for a while.
+// TestAskOnce: a question that many callers have at about the same time is asked once. A
+// cluster that fails is not asked for a while.
 func TestAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slowly := func(ctx context.Context, path string) (*http.Response, error) {
@@ -495,8 +501,8 @@ func TestAskOnce(t *testing.T) {
 	})
 }
 
-// TestAskFewAtOnce: a cluster that hangs is asked little, takes no turns from others, and what was not asked is told apart from what did not
-// answer.
+// TestAskFewAtOnce: a cluster that hangs gets few questions and takes no slots from others.
+// Errors distinguish questions that were not asked from those without an answer.
 func TestAskFewAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ash, oak := &meter{answer: hangs}, &meter{answer: says(200, podMetrics("web"))}
@@ -543,7 +549,8 @@ func TestAskFewAtOnce(t *testing.T) {
 	})
 }
 
-// TestAskNames: one object is looked for among all, which are asked for once, whatever names are.
+// TestAskNames: single objects are looked up in the list of the namespace, which is requested
+// once for all names.
 func TestAskNames(t *testing.T) {
 	f := newFleet(t, "oak")
 	var paths sync.Map
@@ -566,7 +573,8 @@ func TestAskNames(t *testing.T) {
 	}
 }
 
-// TestAskShares: who asks all that may be asked leaves others a share, of one cluster and of all, and what has no place is answered at once.
+// TestAskShares: a user with as many questions as possible leaves a share for others, of each
+// cluster and of all clusters. A question without a free place is refused at once.
 func TestAskShares(t *testing.T) {
 	as := func(t *testing.T, name string) context.Context {
 		return request.WithUser(t.Context(), &user.DefaultInfo{Name: name})
@@ -622,7 +630,7 @@ func TestAskShares(t *testing.T) {
 	}
 }
 
-// TestAskLittle: what is held of answers is bounded, of one request and of all together.
+// TestAskLittle: the memory for answers is limited, for each request and for all together.
 func TestAskLittle(t *testing.T) {
 	f := newFleet(t)
 	text := podMetrics(strings.Repeat("x", 4<<10))

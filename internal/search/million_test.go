@@ -17,9 +17,11 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// BenchmarkFleet measures what requests of a large fleet take, from before they are sent over a connection of TCP until the whole answer is read: p50 and p95 in ms of
-// 40 requests of each class, for pages of 50. The store is the one that BenchmarkMillion of package store leaves in the directory STORE: 50 clusters,
-// 100 namespaces, OBJECTS objects. What stands before this in a hub, the API server that hands requests on, is not part of it.
+// BenchmarkFleet measures the time of requests to a large fleet: p50 and p95 in ms of 40
+// requests of each class, for pages of 50 (Typed: 12). A time begins before the request is sent
+// over TCP and ends when the whole answer is read. BenchmarkMillion of package store leaves the
+// store in the directory STORE: 50 clusters, 100 namespaces, OBJECTS objects. The API server of
+// a hub, which forwards requests, is not included.
 func BenchmarkFleet(b *testing.B) {
 	dir := os.Getenv("STORE")
 	if dir == "" {
@@ -59,7 +61,8 @@ func BenchmarkFleet(b *testing.B) {
 		return func(i int) string { return "/search?limit=50&q=" + url.QueryEscape(fmt.Sprintf(format, a(i))) }
 	}
 	named := func(i int) int { return i }
-	// typed is what the palette of the console asks for a text, as a table, and begun what it asks for one of two characters: see useObjects in web/src/palette.
+	// typed is the request of the console's palette for a text, as a table. begun is its
+	// request for a text of two characters: see useObjects in web/src/palette.
 	typed := func(format string, a func(i int) int) func(int) string {
 		return func(i int) string {
 			return "/search?limit=12&q=" + url.QueryEscape(fmt.Sprintf("%q", fmt.Sprintf(format, a(i))))
@@ -103,7 +106,8 @@ func BenchmarkFleet(b *testing.B) {
 			return fmt.Sprintf("/clusters/cluster-00/apis/apps/v1/namespaces/namespace-%02d/deployments/app-%d", app(i)%100, app(i))
 		}},
 		{name: "Tenant12", path: same("/api/v1/pods?limit=50"), begin: tenant(12)},
-		{name: "Tenant60", path: same("/api/v1/pods?limit=50"), begin: tenant(60)}, // in 50 clusters: 3,000 grants
+		// In 50 clusters these are 3,000 grants.
+		{name: "Tenant60", path: same("/api/v1/pods?limit=50"), begin: tenant(60)},
 		{name: "FullText", path: pods("q=text:app-%d", app)},
 		{name: "FullTextCommon", path: same("/api/v1/pods?limit=50&q=text:front")},
 		{name: "Palette", path: asked("name:app-%d*", app)},

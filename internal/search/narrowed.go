@@ -9,19 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// narrowed collects the types of an answer that the caller may list in some namespaces only, so
-// that one warning names them all.
-type narrowed map[string][]schema.GroupResource // by the namespaces, as enumerate prints them
+// narrowed collects, for one warning, the types in an answer that the caller may list only in some
+// namespaces. The keys are the texts of enumerate for these namespaces.
+type narrowed map[string][]schema.GroupResource
 
-// add adds a type, unless the caller may list it in all namespaces.
+// add adds a type, once, if seen says that the caller may list the type only in some namespaces. n
+// must not be nil.
 func (n narrowed) add(gr schema.GroupResource, seen scope) {
 	if in := enumerate(slices.Clone(seen.namespaces)); seen.refused != nil && !slices.Contains(n[in], gr) {
 		n[in] = append(n[in], gr)
 	}
 }
 
-// text returns the warning; "" if there is none. unlisted are types that the caller may not list
-// in any namespace.
+// text returns the warning about the types in n, and about unlisted: types that the caller may list
+// in no namespace. It is "" if there are neither.
 func (n narrowed) text(unlisted []string) string {
 	if len(n) == 0 {
 		if len(unlisted) == 0 {

@@ -22,21 +22,22 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// pageSize is the maximum number of rows in memory at once, for any number of requested rows.
+// pageSize is the maximum number of rows that a list has in memory at once, for any limit.
 const pageSize = 500
 
 // searchTimeout limits a search that is not a watch. The kube-apiserver has the same limit for
 // requests that are not streams.
 const searchTimeout = time.Minute
 
-// longestQuery limits a query of the store for one page or count. With an index, most take
-// milliseconds.
+// longestQuery limits one query of the store, for a page or a count. Most queries with an index
+// take milliseconds.
 const longestQuery = 10 * time.Second
 
-// named is how many clusters or warnings are listed by name. Further ones are only counted.
+// named is how many clusters, warnings or other names a text lists. Further ones are only counted.
 const named = 16
 
-// serveObjects lists objects, reads one object or watches a type.
+// serveObjects answers a request for objects of one type: with a list, one object, counts, a
+// history or a watch. at is the parsed path. It returns an error only if nothing was written.
 func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at location) error {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -99,20 +100,21 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 	asked, err := s.asked(ctx, p, v.seen.tag)
 	if apierrors.IsResourceExpired(err) {
-		// Versions from a search of all types and from a collection have no tag.
+		// The version may be from a search of every kind or from a collection: these have no tag.
 		asked, err = s.asked(ctx, p, 0)
 	}
 	if err != nil {
 		return err
 	}
 	show := shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)}
-	v.kind.told, v.kind.bare = p.told(), len(accepts) > 0 && accepts[0].as == asPartial
+	v.kind.isHistory, v.kind.bare = p.isHistory(), len(accepts) > 0 && accepts[0].as == asPartial
 	s.warn(w, at, v.kind, v.seen)
-	if p.told() {
+	if p.isHistory() {
 		return s.serveHistory(ctx, w, at, p, v)
 	}
 	if v.query.At = p.at; !p.at.IsZero() {
-		// It may have been another then; objects that cannot be converted are named in warnings.
+		// The API version may have been another at that moment. Warnings name objects that cannot be
+		// converted.
 		v.query.Version = ""
 		warnOfThen(w, p.at)
 	}
@@ -143,7 +145,9 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 }
 
-// answer answers with the objects of a view, as a list or as the one object of a name.
+// answer answers with the objects of the view v: with one object if the path names one, else with a
+// list. asked is the version that the request asks for; 0: any. If the error is errLongInProtobuf
+// or a lossError, nothing was written, and the caller may call answer again with another encoding.
 func (s *Search) answer(ctx context.Context, w http.ResponseWriter, at location, p params, v view, asked store.Version, enc encoder) error {
 	if at.name != "" {
 		return s.get(ctx, w, at, v.query, enc)
@@ -158,23 +162,29 @@ func (s *Search) answer(ctx context.Context, w http.ResponseWriter, at location,
 	return s.list(ctx, w, pages, enc, at.Resource)
 }
 
-// warnOfLoss adds a warning if the answer lacks fields because the client accepts protobuf only.
+// warnOfLoss adds a warning if the answer is in inProtobuf, which lacks some fields of objects: the
+// client accepts nothing else.
 func warnOfLoss(w http.ResponseWriter, at location, as form) {
 	if as.wire == inProtobuf {
 		tell(w, []string{fmt.Sprintf("in protobuf, %s are without fields that their clusters have and the hub does not know: accept application/json as well", at.asked().GroupResource())})
 	}
 }
 
-// view is what a request selects, as far as the caller may see it.
+// view is what a request selects, restricted to what the caller may see. look makes it.
 type view struct {
 	query store.Query
 	kind  kind
 	seen  scope
-	keep  keep // filters rows; nil: the query selects exactly
+	keep  keep // reports whether a row of the query belongs to the view; nil: all do
 }
 
-// qualifyFields moves the cluster from names in field selectors to p.clusters, for Qualified
-// names.
+// qualifyFields removes the clusters from names NAME@CLUSTER in the field selector, for a request
+// with Qualified names. These are values of metadata.namespace and, for a type without namespaces,
+// of metadata.name. Unless the path names the cluster, it sets p.clusters to the cluster of the
+// names. p gets new slices. It does nothing for Merged names.
+//
+// It returns an error (400) for a name without a cluster, and for a cluster that is not the one of
+// the request. A namespace with a cluster in q is an error, too.
 func (s *Search) qualifyFields(at location, p *params) error {
 	if at.names == Merged {
 		return nil
@@ -187,8 +197,10 @@ func (s *Search) qualifyFields(at location, p *params) error {
 	})
 }
 
-// qualifyNamed does the same for the paths for which is returns true: their values name a
-// cluster.
+// qualifyNamed removes the clusters from names NAME@CLUSTER in the field selectors for whose path
+// the function is returns true. Unless the path of the request names the cluster, it sets
+// p.clusters. A selector without =, a value without a cluster, and a cluster that is not the one of
+// the request are errors (400).
 func (s *Search) qualifyNamed(at location, p *params, is func(path string) bool) error {
 	fields := slices.Clone(p.fields)
 	for i, f := range fields {
@@ -210,16 +222,17 @@ func (s *Search) qualifyNamed(at location, p *params, is func(path string) bool)
 	return nil
 }
 
-// namespaced reports whether objects of a type have a namespace in any cluster.
+// namespaced reports whether objects of the type at have a namespace in at least one cluster.
 func (s *Search) namespaced(at location) bool {
 	return slices.ContainsFunc(s.Mirror.Types(), func(t mirror.Type) bool {
 		return t.Namespaced && t.Resource == at.Resource && t.GroupVersionKind.Group == at.Group
 	})
 }
 
-// shows reports whether the view has an object; row may be nil, which no view shows.
+// shows reports whether the view includes the object of a row. row may be nil, for an object that
+// does not exist: the result is false. The error is that of the filter.
 func (v view) shows(ctx context.Context, row *store.Row) (bool, error) {
-	// For the store, an empty list means all.
+	// The view shows nothing if no cluster is left. For the store, an empty list would mean all.
 	nowhere := v.query.Clusters != nil && len(v.query.Clusters) == 0
 	if row == nil || nowhere || !v.query.Selects(row) || v.keep == nil {
 		return row != nil && !nowhere && v.query.Selects(row), nil
@@ -227,8 +240,10 @@ func (v view) shows(ctx context.Context, row *store.Row) (bool, error) {
 	return v.keep(ctx, row)
 }
 
-// look returns the view of a request for verb. It returns an error if the request is invalid or
-// not allowed.
+// look returns the view for a request with the parameters p: it checks the rights for verb and the
+// parameters, and finds the clusters. Errors are for the client. Those of rights are Forbidden and
+// closedError. An unlikeError or NotFound means that the type does not suit the request or does not
+// exist. Others are 400 for parameters, and 503 if the hub has not read the clusters yet.
 func (s *Search) look(ctx context.Context, at location, p params, verb string) (view, error) {
 	if err := s.qualifyFields(at, &p); err != nil {
 		return view{}, err
@@ -268,7 +283,7 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		return view{}, err
 	}
 	if t.partial {
-		q.Clusters = append([]string{}, t.clusters...) // not nil, which means all
+		q.Clusters = append([]string{}, t.clusters...) // never nil, because nil means all clusters
 	}
 	if p.chained() && len(q.Clusters) > 1 || p.chained() && q.Clusters == nil {
 		return view{}, apierrors.NewBadRequest("parameters ownerName and ownerSeniority: owners are looked for within one cluster: name it, by clusters or by the path")
@@ -283,29 +298,30 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 	return view{q, t, seen, kept}, err
 }
 
-// kind describes the requested type in the requested clusters.
+// kind is the requested type, with the requested clusters that have it. find makes it.
 type kind struct {
 	member.API
-	// clusters have the type in the requested version.
+	// clusters have the type in the requested API version.
 	clusters []string
-	// others have the type in another version, by that version.
+	// others has the clusters with the type in another API version, by that version.
 	others map[string][]string
-	// scopes are the clusters by whether the type is namespaced there. It has a key for each
-	// scope that the type has in any cluster, also where the caller sees nothing.
+	// scopes has the clusters in which the type is namespaced (true) and cluster-scoped (false). A
+	// key is also there if the caller sees none of its clusters.
 	scopes map[bool][]string
-	// partial is true if the query must not ask every cluster with the type.
+	// partial is true if the query must be restricted to clusters.
 	partial bool
-	// unread are requested clusters about which nothing is known yet: their objects are missing.
+	// unread are requested clusters that the hub has not read yet, so their objects are missing.
 	unread []string
-	// told is true if the answer is the history of objects and not the objects.
-	told bool
+	// isHistory is true if the answer is the history of objects and not the objects.
+	isHistory bool
 	// bare is true if the answer has only the metadata of objects.
 	bare bool
 }
 
-// find returns the type in the clusters only; nil: in all. A type that exists only in clusters
-// in which the caller sees nothing is not found, except types of Kubernetes: for these, no
-// cluster has objects that the caller may see.
+// find returns the type at in the clusters only; nil: in all. seen is what the caller may see.
+// NotFound means that no requested cluster has the type. If the type exists only in clusters in
+// which the caller sees nothing, that error is a closedError. A type of Kubernetes is found then,
+// without clusters.
 func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
@@ -314,7 +330,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	if at.cluster != "" {
 		only = []string{at.cluster}
 	}
-	served := map[bool]bool{} // by scope, in any cluster in which the caller may see something
+	served := map[bool]bool{} // whether the type is namespaced, in clusters with something visible
 	wanted := sets.New(only...)
 	hidden := false
 	missing := func(what string) error {
@@ -367,9 +383,9 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	return k, nil
 }
 
-// findUnread sets k.unread to the clusters about which nothing is known yet, among the clusters
-// only (nil: clusters) in which the caller may see something. It returns an error if nothing is
-// known about any of them.
+// findUnread sets k.unread to the clusters that the hub has not read yet, among the clusters only
+// in which the caller may see something; only nil: all clusters. types are the mirrored types. It
+// returns an error (503) if the hub has read none of these clusters.
 func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string, seen scope) error {
 	read := sets.New[string]()
 	for _, t := range types {
@@ -392,14 +408,16 @@ func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string,
 		return nil
 	}
 	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-		// The name of the cluster may be hidden from the caller.
+		// The message names no cluster: the name may be hidden from the caller.
 		"nothing is known yet of any cluster asked for: see whether it is reachable (orrery cluster describe CLUSTER), and ask again when it was read")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	return err
 }
 
-// checkClusters refuses names of clusters that the fleet does not have: an empty answer would
-// suggest that such a cluster has no objects.
+// checkClusters returns an error if the fleet does not have the cluster of the path (404) or one in
+// only (400). only is the value of the parameter clusters; nil: not given. Without the error, an
+// empty answer would suggest that the cluster has no objects. A request with both is an error
+// (400). Whether the caller may know the clusters is not checked.
 func (s *Search) checkClusters(at location, only []string) error {
 	if at.cluster != "" && only != nil {
 		return apierrors.NewBadRequest("parameter clusters: the path names the cluster already")
@@ -419,8 +437,18 @@ func (s *Search) checkClusters(at location, only []string) error {
 	return nil
 }
 
-// lastSeen returns the clusters with stale objects of the type, each with the time of its data.
-// If moment is not zero, only data from before that moment is stale.
+// unreachable returns the warning that a cluster is unreachable since a time; zero: it was never
+// reached.
+func unreachable(cluster string, since time.Time) string {
+	if since.IsZero() {
+		return fmt.Sprintf("cluster %s was never reached: none of its objects are known", cluster)
+	}
+	return fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", cluster, since.UTC().Format(time.RFC3339))
+}
+
+// lastSeen returns the clusters whose objects of the type are stale, each with the time up to which
+// the data is current. moment is the time that the answer is about, zero for now: newer data is not
+// stale for it.
 func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time.Time {
 	stale := map[string]time.Time{}
 	for _, c := range k.clusters {
@@ -431,12 +459,14 @@ func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time
 	return stale
 }
 
-// warn adds the warnings of a list to the header.
+// warn adds the warnings about an answer with objects of the type at to the header.
 func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 	tell(w, s.warnings(at, k, seen))
 }
 
-// warnings returns the warnings of an answer with objects of one type.
+// warnings returns the warnings about an answer with objects of the type at: what may be missing or
+// old, and namespaces that the caller may not list. k has the clusters, and seen what the caller
+// may see.
 func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	only := narrowed{}
 	only.add(at.GroupResource(), seen)
@@ -446,23 +476,24 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	return append(warnings, s.typeWarnings(at, k, seen)...)
 }
 
-// typeWarnings returns the warnings of one type of several. The warning that the caller may list
-// types in some namespaces only is for all types together, see narrowed.
+// typeWarnings returns the warnings about one of several types in an answer: what may be missing or
+// old. That the caller may list types in some namespaces only is not included: narrowed makes one
+// warning for all types.
 func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []string) {
 	gr := at.GroupResource()
-	if len(seen.young) > 0 {
-		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.young)))
+	if len(seen.recent) > 0 {
+		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.recent)))
 	}
 	if len(k.unread) > 0 {
 		warnings = append(warnings, fmt.Sprintf("nothing is known yet of %s: its objects are missing", enumerate(k.unread)))
 	}
-	var parts []string // clusters from which only a part of the type is mirrored
+	var parts []string // clusters from which only some objects of the type are mirrored
 	for _, c := range k.clusters {
 		switch since, stale := s.Mirror.Stale(c); {
 		case stale && s.Mirror.Lost(c, gr):
 			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s, and its last known objects were lost: some or all are missing until it answers", c, since.UTC().Format(time.RFC3339)))
 		case stale:
-			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", c, since.UTC().Format(time.RFC3339)))
+			warnings = append(warnings, unreachable(c, since))
 		default:
 			why, listed := s.Mirror.Silence(c, gr)
 			fails := why != "" && !listed
@@ -482,7 +513,7 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 		}
 		warnings = append(warnings, s.incomplete(c, gr)...)
 	}
-	if len(parts) > 0 { // the parts may name namespaces that are hidden from the caller
+	if len(parts) > 0 { // the warning does not name the namespaces, which may be hidden
 		warnings = append(warnings, fmt.Sprintf("%s of %s are mirrored in part, by namespaces or labels: the rest is not shown", gr, enumerate(parts)))
 	}
 	for v, clusters := range k.others {
@@ -495,7 +526,7 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 	if len(k.scopes[true]) > 0 && len(k.scopes[false]) > 0 {
 		warnings = append(warnings, fmt.Sprintf("%s are namespaced in %s but not in %s", gr, enumerate(k.scopes[true]), enumerate(k.scopes[false])))
 	}
-	if gr.Group == "" && gr.Resource == "secrets" && !k.told && !k.bare {
+	if gr.Group == "" && gr.Resource == "secrets" && !k.isHistory && !k.bare {
 		if bare := slices.DeleteFunc(slices.Clone(k.clusters), func(c string) bool { return !s.Mirror.WithoutData(c) }); len(bare) > 0 {
 			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
 		}
@@ -503,11 +534,13 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 	return warnings
 }
 
-// tell writes the first warnings to the header, without duplicates.
+// tell adds warnings to the header, without duplicates. Beyond the first (named), they are only
+// counted.
 func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings, 0) }
 
-// tellAs writes warnings to the named header or trailer. more is the number of other warnings,
-// which are only counted.
+// tellAs adds warnings to the header or trailer with the given name, without duplicates. Beyond the
+// first (named), they are only counted. more is the number of warnings that the caller has already
+// left out.
 func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	for _, text := range firsts(warnings, more) {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
@@ -516,27 +549,28 @@ func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	}
 }
 
-// firsts returns the first warnings without duplicates, and one with the number of others.
-func firsts(warnings []string, more int) (told []string) {
+// firsts returns the first warnings, without duplicates, and a text with the number of those left
+// out. more is added to that number.
+func firsts(warnings []string, more int) (out []string) {
 	seen := sets.New[string]()
 	for _, text := range warnings {
 		if seen.Has(text) {
 			continue
 		}
-		if seen.Insert(text); len(told) < named {
-			told = append(told, text)
+		if seen.Insert(text); len(out) < named {
+			out = append(out, text)
 		} else {
 			more++
 		}
 	}
 	if more > 0 {
-		told = append(told, fmt.Sprintf("%d more warnings are left out", more))
+		out = append(out, fmt.Sprintf("%d more warnings are left out", more))
 	}
-	return told
+	return out
 }
 
-// enumerate returns the first names of clusters or namespaces, and the number of others. It
-// sorts names.
+// enumerate returns the names of clusters, namespaces or types in one text: the first (named) in
+// order, and the number of the others. It sorts names in place.
 func enumerate(names []string) string {
 	slices.Sort(names)
 	if more := len(names) - named; more > 0 {
@@ -545,7 +579,8 @@ func enumerate(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// get answers with the one object of a name.
+// get answers with the one object that q selects. If q selects no object, the error is NotFound.
+// For several objects it is that of ambiguous (409).
 func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q store.Query, enc encoder) error {
 	q.Limit, q.Continue = 2*named, ""
 	page, err := s.query(ctx, q)
@@ -559,7 +594,8 @@ func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q 
 	return enc.one(w, row)
 }
 
-// single returns the row if there is exactly one, and an error otherwise.
+// single returns the row if there is exactly one. Without rows the error is NotFound. For several
+// rows it is that of ambiguous (409).
 func single(at location, rows []store.Row) (store.Row, error) {
 	switch len(rows) {
 	case 0:
@@ -575,11 +611,13 @@ func single(at location, rows []store.Row) (store.Row, error) {
 	}
 }
 
-// query queries the store. It returns errors for the client.
+// query reads a page of q from the store. Errors are for the client. If q.Clusters is empty and not
+// nil, the page is empty and has the current version; for the store, an empty list would mean all
+// clusters.
 func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	if q.Clusters != nil && len(q.Clusters) == 0 {
 		now, err := s.now(ctx)
-		return store.Page{Version: now}, err // for the store, an empty list means all
+		return store.Page{Version: now}, err // for the store, an empty list would mean all
 	}
 	within, cancel := context.WithTimeout(ctx, s.longest)
 	defer cancel()
@@ -590,7 +628,8 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	return page, s.answered(ctx, within, q, err)
 }
 
-// count returns the number of objects that a query selects.
+// count returns the number of objects that q selects. Errors are for the client. If q.Clusters is
+// empty and not nil, the number is 0.
 func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 	if q.Clusters != nil && len(q.Clusters) == 0 {
 		return 0, nil
@@ -601,10 +640,11 @@ func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 	return n, s.answered(ctx, within, q, err)
 }
 
-// answered returns the error for the client, from an error of the store. The query ran with
-// within, which has a deadline; ctx is the context of the request.
+// answered turns an error of the store into one for the client, and logs it if the client does not
+// get its text; nil for nil. within is the context of the query, which has a deadline. ctx is the
+// context of the request.
 func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
-	if errors.Is(err, store.ErrOtherQuery) { // the clusters in the query have changed
+	if errors.Is(err, store.ErrOtherQuery) { // only the clusters differ from those in the token
 		return apierrors.NewResourceExpired("the continue token is of a list of other objects, or the clusters that have them changed meanwhile: list again without it")
 	}
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {

@@ -6,9 +6,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// checkOwner returns an error if the search is by the name of an owner and the caller may not
-// list the type of the owner in that place. Otherwise the result would reveal that the owner
-// exists.
+// checkOwner checks a request that selects objects by the name of an owner. The answer reveals
+// whether the owner exists. So checkOwner returns an error if the caller may not list the type of
+// the owner in the same place. A caller that may list that type in some namespaces only must name
+// namespaces. An owner type that no cluster has is an error (400).
 func (s *Search) checkOwner(ctx context.Context, at location, p params) error {
 	if p.owner.name == "" {
 		return nil

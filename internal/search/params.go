@@ -20,21 +20,21 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// params are the parameters of a request.
+// params are the parsed parameters of a request for objects. Most have the name of the parameter.
 type params struct {
 	clusters, namespaces, names []string
 	labels                      labels.Selector
 	fields                      []store.FieldRequirement
-	limit                       int // 0: no limit
-	next                        string
+	limit                       int    // 0: no limit
+	next                        string // continue
 	watch                       bool
-	// for a watch: initial sends the existing objects first, bookmarks sends versions without
-	// events
+	// For a watch. initial: send the existing objects first. bookmarks: send the version from time
+	// to time.
 	initial, bookmarks bool
 	initialSaid        bool          // sendInitialEvents is given
 	timeout            time.Duration // for a watch; 0: the default
 	version            string        // resourceVersion; "" and "0" are any
-	exact              bool          // exactly that version, and no later one
+	exact              bool          // resourceVersionMatch is Exact: no later version will do
 	match              string
 	include            metav1.IncludeObjectPolicy
 	asked              asked
@@ -46,7 +46,8 @@ type params struct {
 	times
 }
 
-// parameters are the known parameters and their parsers; nil: the parameter is ignored.
+// parameters has the parsers of all known parameters of a request for objects, by name. A parameter
+// with a nil parser is ignored.
 var parameters = map[string]func(p *params, value string) error{
 	"clusters":   func(p *params, v string) error { return names(&p.clusters, v) },
 	"namespaces": func(p *params, v string) error { return names(&p.namespaces, v) },
@@ -128,7 +129,7 @@ var parameters = map[string]func(p *params, value string) error{
 		p.all, err = strconv.ParseBool(v)
 		return err
 	},
-	// Parameters of Clusterpedia, see grammar.go.
+	// The following parameters come from Clusterpedia, see grammar.go.
 	"fuzzyName": func(p *params, v string) error { return names(&p.contains, v) },
 	"since":     func(p *params, v string) (err error) { p.since, err = moment(v); return err },
 	"before":    func(p *params, v string) (err error) { p.before, err = moment(v); return err },
@@ -170,6 +171,9 @@ var parameters = map[string]func(p *params, value string) error{
 	"timeout": nil, "pretty": nil,
 }
 
+// parseParams parses the query of a request for objects. An empty value counts as not given. It
+// returns an error (400) for a parameter that is unknown, repeated, invalid or contradicts another
+// one. The default of includeObject is Metadata.
 func parseParams(query url.Values) (params, error) {
 	p := params{labels: labels.Everything(), include: metav1.IncludeMetadata, asked: asked{now: time.Now()}}
 	for _, name := range slices.Sorted(maps.Keys(query)) {
@@ -199,8 +203,9 @@ func parseParams(query url.Values) (params, error) {
 	return p, p.checkVersions()
 }
 
-// tagOf hashes the parameters of a request that select objects. The page and the form are left
-// out.
+// tagOf returns a hash, which ends with ~, of the parameters that select objects, for continue
+// tokens of lists of several types. Parameters about the page and the form of the answer do not
+// count.
 func tagOf(query url.Values) string {
 	query = maps.Clone(query)
 	for _, name := range []string{"continue", "limit", "includeObject", "onlyMetadata", "explain", "pretty", "timeout"} {
@@ -211,7 +216,8 @@ func tagOf(query url.Values) string {
 	return fmt.Sprintf("%08x~", h.Sum32())
 }
 
-// checkVersions refuses parameters that contradict each other, as API servers do.
+// checkVersions sets p.exact. It returns an error (400) if resourceVersion, continue, limit, watch
+// and group contradict each other.
 func (p *params) checkVersions() error {
 	p.exact = p.match == string(metav1.ResourceVersionMatchExact)
 	switch {
@@ -223,7 +229,8 @@ func (p *params) checkVersions() error {
 	return nil
 }
 
-// names adds the names of a list, without duplicates, in their order.
+// names appends the names in a comma-separated list to *to, in their order, without duplicates and
+// surrounding blanks. An empty name is an error; then *to has the names before it.
 func names(to *[]string, list string) error {
 	seen := sets.New(*to...)
 	for name := range strings.SplitSeq(list, ",") {
@@ -238,7 +245,8 @@ func names(to *[]string, list string) error {
 	return nil
 }
 
-// sortedNames adds the names of a list, without duplicates, and sorts all.
+// sortedNames appends the names in a comma-separated list to *to, as names does, and sorts all of
+// *to.
 func sortedNames(to *[]string, list string) error {
 	err := names(to, list)
 	slices.Sort(*to)

@@ -13,12 +13,13 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// podSummary is what kubectl shows of a pod: one word for the state of all its containers, which
-// is not a field of the pod.
+// podSummary has the cells of a pod in kubectl's table: ready containers, status and restarts. The
+// status is one word for the state of all containers, which is not a field of the pod.
 type podSummary struct{ ready, status, restarts string }
 
-// summarize works as kubectl does. The first init container that has not finished defines the
-// status. If all have finished, it is the last container with a reason.
+// summarize returns the cells of a pod as kubectl computes them. While an init container has not
+// finished, the first such container defines the status. Otherwise the first container with a
+// reason does.
 func summarize(p *corev1.Pod) podSummary {
 	c := podCount{status: or(p.Status.Reason, string(p.Status.Phase)), total: len(p.Spec.Containers)}
 	for _, condition := range p.Status.Conditions {
@@ -44,7 +45,7 @@ func summarize(p *corev1.Pod) podSummary {
 	return s
 }
 
-// podCount sums up the containers of a pod.
+// podCount sums up the containers of a pod, to compute a podSummary.
 type podCount struct {
 	status       string
 	ready, total int
@@ -59,8 +60,9 @@ func (c *podCount) restarted(s corev1.ContainerStatus) {
 	}
 }
 
-// initContainers returns true while an init container has not finished. Sidecars (init
-// containers that keep running) count as containers.
+// initContainers adds the init containers of a pod to c. It returns true if one has not finished,
+// and sets the status from the first such one. Sidecars, which are init containers that keep
+// running, count as containers.
 func (c *podCount) initContainers(p *corev1.Pod) (initializing bool) {
 	sidecars := map[string]bool{}
 	for _, i := range p.Spec.InitContainers {
@@ -95,11 +97,12 @@ func (c *podCount) initContainers(p *corev1.Pod) (initializing bool) {
 		break
 	}
 	if initializing && !podIs(p, corev1.PodInitialized) {
-		c.restarts, c.last = of.restarts, of.last // nothing else has run yet
+		c.restarts, c.last = of.restarts, of.last // no other containers have run yet
 	}
 	return initializing
 }
 
+// containers adds the containers of a pod to c, and sets the status from them.
 func (c *podCount) containers(p *corev1.Pod) {
 	running, failed := false, ""
 	for _, s := range slices.Backward(p.Status.ContainerStatuses) {
@@ -121,7 +124,7 @@ func (c *podCount) containers(p *corev1.Pod) {
 	if c.status != "Completed" {
 		return
 	}
-	// A container that has finished says nothing about the others.
+	// The status Completed of one container says nothing about the other containers.
 	switch {
 	case running && podIs(p, corev1.PodReady):
 		c.status = "Running"
@@ -162,7 +165,8 @@ func readinessGates(p *corev1.Pod) string {
 	return fmt.Sprintf("%d/%d", open, len(p.Spec.ReadinessGates))
 }
 
-// ended returns the condition of the row of a pod that has ended, as API servers do.
+// ended returns the condition Completed for the table row of a pod that has succeeded or failed, as
+// API servers do; nil for any other pod.
 func ended(row store.Row) []metav1.TableRowCondition {
 	var pod struct {
 		Status struct {
@@ -170,7 +174,7 @@ func ended(row store.Row) []metav1.TableRowCondition {
 		} `json:"status"`
 	}
 	if json.Unmarshal(row.Body, &pod) != nil {
-		return nil // the cells report the error
+		return nil // the cells of the row report the error
 	}
 	completed := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(pod.Status.Phase)}
 	switch pod.Status.Phase {

@@ -19,14 +19,16 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// tenancy is what one caller may see: everything, or some namespaces, each in all clusters but those that are closed to it.
+// tenancy is what one caller may see: everything, or some namespaces, each in all clusters
+// except those that are closed to it.
 type tenancy struct {
 	f          *fleet
 	everything bool
 	closed     map[string][]string
 }
 
-// restrict has the fleet ask a tenancy.
+// restrict gives the caller of the fleet rights in these namespaces only. The tenancy changes
+// the rights.
 func (f *fleet) restrict(namespaces ...string) *tenancy {
 	r := &tenancy{f: f, closed: map[string][]string{}}
 	f.denied = func(what authorizationv1.ResourceAttributes) bool {
@@ -43,7 +45,7 @@ func (f *fleet) restrict(namespaces ...string) *tenancy {
 	return r
 }
 
-// change changes rights, as the hub tells of it.
+// change changes rights and reports the change, as the hub does.
 func (r *tenancy) change(do func()) {
 	r.f.mu.Lock()
 	do()
@@ -51,7 +53,7 @@ func (r *tenancy) change(do func()) {
 	close(r.f.grants.Swap(make(chan struct{})).(chan struct{}))
 }
 
-// may has the caller see these namespaces.
+// may sets the namespaces that the caller may see.
 func (r *tenancy) may(namespaces ...string) {
 	r.change(func() { r.everything, r.f.some = false, namespaces })
 }
@@ -64,7 +66,8 @@ func (r *tenancy) close(namespace string, clusters ...string) {
 	})
 }
 
-// resume asks for a watch from a version, and returns the code and, if that is 200, the watch.
+// resume starts a watch at a version. It returns the status code and, if that is 200, the
+// watch.
 func (f *fleet) resume(t *testing.T, path, version string) (int, *stream) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -81,7 +84,8 @@ func (f *fleet) resume(t *testing.T, path, version string) (int, *stream) {
 	return resp.StatusCode, &stream{t: t, lines: bufio.NewScanner(resp.Body), header: resp.Header, stop: stop}
 }
 
-// TestResumeAfterRightsChanged: a client goes on from a version as long as its rights are those under which it got it, and lists again when they are others.
+// TestResumeAfterRightsChanged: a client can continue from a version while it has the rights
+// with which it got the version. With other rights it must list again.
 func TestResumeAfterRightsChanged(t *testing.T) {
 	const pods, shop = "/api/v1/pods", "/api/v1/namespaces/shop/pods"
 	for name, c := range map[string]struct {
@@ -118,7 +122,8 @@ func TestResumeAfterRightsChanged(t *testing.T) {
 			if code != http.StatusGone {
 				return
 			}
-			// Nothing was written meanwhile: the version of the next list is as old, and has the rights of now.
+			// Nothing was written since. The next list is as old, but its version has the
+			// present rights.
 			if code, _ := f.resume(t, c.path, f.version(t, c.path)); code != http.StatusOK {
 				t.Errorf("from a list of now: %d", code)
 			}
@@ -126,8 +131,9 @@ func TestResumeAfterRightsChanged(t *testing.T) {
 	}
 }
 
-// TestPagesOfOtherRights: a list whose pages would be read with different rights ends with 410. Its version would be of the last page's
-// rights, and a watch from it would never tell what the other pages had too much or too little.
+// TestPagesOfOtherRights: a list whose pages would be read with different rights ends with 410.
+// Its version would have the rights of the last page, and a watch from it would never correct
+// the objects of the other pages.
 func TestPagesOfOtherRights(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(r *tenancy)
@@ -153,7 +159,8 @@ func TestPagesOfOtherRights(t *testing.T) {
 	}
 }
 
-// TestResumeOfWhoSeesEverything: versions of those who see everything are those of the store, and no change of others' rights matters to them.
+// TestResumeOfWhoSeesEverything: callers that see everything get the versions of the store.
+// Changes of the rights of others do not matter to them.
 func TestResumeOfWhoSeesEverything(t *testing.T) {
 	f := threeClusters(t)
 	before := f.version(t, "/api/v1/pods")
@@ -173,12 +180,14 @@ func TestResumeOfWhoSeesEverything(t *testing.T) {
 	}
 }
 
-// TestResumeFromAnotherRequest: what a client reads with one verb or from one path it may watch with another, without end of lists.
+// TestResumeFromAnotherRequest: a client can watch from a version that it got with another verb
+// or from another path. Otherwise it would list without end.
 func TestResumeFromAnotherRequest(t *testing.T) {
 	f := threeClusters(t)
 	f.restrict("blog", "shop")
 	const pods, shop = "/api/v1/pods", "/api/v1/namespaces/shop/pods"
-	f.version(t, pods) // changes are known from here on
+	// From this request on, changes belong to the present namespaces.
+	f.version(t, pods)
 	f.put(t, "oak", "pods", newObject(podKind, "shop", "db", "label:app=web"))
 	_, one := f.ask(t, http.MethodGet, shop+"/db", "")
 	object := fmt.Sprint(one["metadata"].(map[string]any)["resourceVersion"])
@@ -196,7 +205,8 @@ func TestResumeFromAnotherRequest(t *testing.T) {
 			t.Errorf("%s: %d", name, code)
 		}
 	}
-	granted := map[string][]string{"list": {"blog", "shop"}, "watch": {"shop"}} // not all that is listed may be watched
+	// Not all that the caller may list may be watched.
+	granted := map[string][]string{"list": {"blog", "shop"}, "watch": {"shop"}}
 	f.granted = func(what authorizationv1.ResourceAttributes) []string { return granted[what.Verb] }
 	code, w := f.resume(t, pods, f.version(t, pods))
 	if code != http.StatusOK {
@@ -209,7 +219,8 @@ func TestResumeFromAnotherRequest(t *testing.T) {
 	}
 }
 
-// TestResumeDuringReview: whoever goes away while a watch tells what its rights mean now has some of both, and lists again.
+// TestResumeDuringReview: a client that disconnects while a watch sends the changes of new
+// rights has objects of both rights, and must list again.
 func TestResumeDuringReview(t *testing.T) {
 	f := threeClusters(t)
 	r := f.restrict("blog", "shop")
@@ -223,7 +234,7 @@ func TestResumeDuringReview(t *testing.T) {
 	between := w.last
 	w.expect("DELETED oak/shop/web", "BOOKMARK")
 	settled := w.last
-	r.may("blog", "shop") // the rights of before
+	r.may("blog", "shop") // the previous rights
 	if code, _ := f.resume(t, path, between); code != http.StatusGone {
 		t.Errorf("from between: %d", code)
 	}
@@ -236,7 +247,8 @@ func TestResumeDuringReview(t *testing.T) {
 	}
 }
 
-// TestWatchFromAnywhereWithRights: whatever happens to objects and to rights while a client is away or there, it has in the end what a list has.
+// TestWatchFromAnywhereWithRights: for random changes of objects and rights, before and during
+// a watch, the client has in the end the objects of a list.
 func TestWatchFromAnywhereWithRights(t *testing.T) {
 	f := threeClusters(t)
 	r := f.restrict("blog", "shop")
@@ -273,7 +285,7 @@ func TestWatchFromAnywhereWithRights(t *testing.T) {
 			lists++
 		}
 		for range random.IntN(4) {
-			change() // while the client is away
+			change() // while the client is disconnected
 		}
 		code, w := f.resume(t, path, last)
 		if code == http.StatusGone {
@@ -284,9 +296,9 @@ func TestWatchFromAnywhereWithRights(t *testing.T) {
 			t.Fatal(code)
 		}
 		for range random.IntN(3) {
-			change() // while it is there
+			change() // while it watches
 		}
-		// The client reads until it has what a list has, and goes away where it is then.
+		// The client reads until it has the objects of a list, and then disconnects.
 		there, _ := list()
 		for !equal(has, there) {
 			line := w.next()
@@ -310,7 +322,8 @@ func TestWatchFromAnywhereWithRights(t *testing.T) {
 
 func equal(a, b map[string]bool) bool { return cmp.Equal(a, b) }
 
-// TestWatchWithAnotherClock: a hub whose clock is ahead has just made a namespace, and what changes there is told.
+// TestWatchWithAnotherClock: a hub whose clock is ahead has just created a namespace. Changes
+// in the namespace are sent.
 func TestWatchWithAnotherClock(t *testing.T) {
 	f := threeClusters(t)
 	f.restrict("shop")
@@ -322,7 +335,8 @@ func TestWatchWithAnotherClock(t *testing.T) {
 	}
 	f.put(t, "oak", "pods", newObject(podKind, "shop", "new"))
 	w.expect("ADDED oak/shop/new")
-	// The hub makes it anew: what is told from then on is of the new one, and what was is not.
+	// The hub creates the namespace again. Later changes belong to the new namespace and are
+	// sent; earlier changes are not.
 	stale := w.last
 	f.put(t, "oak", "pods", newObject(podKind, "shop", "secret"))
 	f.mu.Lock()
@@ -336,7 +350,8 @@ func TestWatchWithAnotherClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.watch(t, path+"?watch=true&resourceVersion="+(now-1).String()).expect("ERROR 410 Expired", "") // as if it had been given out before
+	// A version from before, as if the caller had got it then.
+	f.watch(t, path+"?watch=true&resourceVersion="+(now-1).String()).expect("ERROR 410 Expired", "")
 	code, w = f.resume(t, path, f.version(t, path))
 	if code != http.StatusOK {
 		t.Fatal(code)
@@ -345,7 +360,7 @@ func TestWatchWithAnotherClock(t *testing.T) {
 	w.expect("ADDED oak/shop/newer")
 }
 
-// TestQualifiedVersions: the tag is in the versions of programs, too.
+// TestQualifiedVersions: the versions for programs have the tag as well.
 func TestQualifiedVersions(t *testing.T) {
 	f := threeClusters(t)
 	r := f.restrict("blog", "shop")

@@ -11,30 +11,31 @@
 // answer further, and so does the grammar of Clusterpedia (grammar.go, docs/search.md). A field
 // selector may name any field of the objects, also in lists. Every other parameter is refused
 // and not ignored, and so is a field that objects of the type do not have. Metrics take fewer
-// parameters (checkLive). Objects carry the annotation fleet.orrery.dev/cluster, and tables have
-// a column for it.
+// parameters (checkLive). Objects carry the annotation fleet.orrery.dev/cluster, and tables
+// have a column for it.
 //
 // The path graph (graph.go) returns an ObjectGraph: what objects use, and what uses them.
 //
 // The same paths answer for the past. With at=MOMENT, lists and reads answer for a moment. With
-// history=true, deleted=true or changedSince=MOMENT, the answer is an ObjectHistory, for callers
-// that may see the objects.
+// history=true, deleted=true or changedSince=MOMENT, the answer is an ObjectHistory, for
+// callers that may see the objects.
 //
 // Mirrored objects can be watched: resourceVersion is the version of the store, and the journal
 // of the store has the changes since that version.
 //
 // The answer comes from the mirror. A Warning header says where the answer may differ from the
 // clusters: a cluster is unreachable, a type is still being read, or a cluster has the type in
-// another version or scope. Metrics (metrics.k8s.io) are not mirrored: the hub asks the clusters
-// for them during the request (live.go, asker.go), and a Warning names the clusters that are
-// left out.
+// another version or scope. Metrics (metrics.k8s.io) are not mirrored: the hub asks the
+// clusters for them during the request (live.go, asker.go), and a Warning names the clusters
+// that are left out.
 //
-// Permissions: the caller must be allowed to list (or get) the type on the hub, in the namespace
-// of the request or in all namespaces. A right in namespace N of the hub is a right to see
-// namespace N of every cluster that N may use (package access). A right in all namespaces shows
-// every cluster. The types that a cluster serves are visible to callers that may get the Cluster
-// or list some type in all namespaces. A caller that may see nothing is refused before the
-// answer says anything about a cluster, also for a cluster that does not exist.
+// Permissions: the caller must be allowed to list (or get) the type on the hub, in the
+// namespace of the request or in all namespaces. A right in namespace N of the hub is a right
+// to see namespace N of every cluster that N may use (package access). A right in all
+// namespaces shows every cluster. The types that a cluster serves are visible to callers that
+// may get the Cluster or list some type in all namespaces. A caller that may see nothing is
+// refused before the answer says anything about a cluster, also for a cluster that does not
+// exist.
 package search
 
 import (
@@ -60,21 +61,27 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Mirror is what search needs of the mirror.
+// Mirror is what this package needs of the mirror, which keeps the objects of all clusters in the
+// store, the hub's database.
 type Mirror interface {
-	// Types returns the mirrored types, by version and scope, each with its clusters.
+	// Types returns the mirrored types, each with its clusters. A type with several API versions or
+	// scopes (namespaced or not) has several entries.
 	Types() []mirror.Type
-	// Stored is false until the type was listed in the cluster and handed to the store.
+	// Stored reports whether all objects of the type in the cluster were listed once, and handed to
+	// the store.
 	Stored(cluster string, gr schema.GroupResource) bool
-	// Lost is true while the store has lost the objects of the type in the cluster.
+	// Lost reports whether the store has lost the objects of the type in the cluster.
 	Lost(cluster string, gr schema.GroupResource) bool
+	// Incomplete returns how many objects of the type in the cluster are stored without a part
+	// (partly), and how many are not stored at all (missing).
 	Incomplete(cluster string, gr schema.GroupResource) (partly, missing int)
-	// Stale returns whether a cluster is unreachable, and since when.
+	// Stale returns whether a cluster is unreachable, and since when; zero: it was never reached.
 	Stale(cluster string) (since time.Time, stale bool)
 	// Freshness returns whether the mirrored objects of a type in a cluster are stale, and when
 	// the cluster last reported about the type.
 	Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool)
-	// Silence returns why a type of a cluster is not watched, and whether it was listed.
+	// Silence returns why a type of a cluster is not watched at present, "" if it is, and whether
+	// it could be listed.
 	Silence(cluster string, gr schema.GroupResource) (why string, listed bool)
 	// Partial reports whether only a part of the objects of a type is mirrored from a cluster.
 	Partial(cluster string, gr schema.GroupResource) bool
@@ -83,7 +90,8 @@ type Mirror interface {
 	WithoutData(cluster string) bool
 }
 
-// Store is what search needs of the store.
+// Store is what this package needs of the store, which is the database of the mirrored objects and
+// their history.
 type Store interface {
 	List(ctx context.Context, q store.Query) (store.Page, error)
 	Revisions(ctx context.Context, of store.Object, before int64, limit int) (store.Revisions, error)
@@ -97,61 +105,63 @@ type Store interface {
 	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
 
-// Fence decides which clusters the namespaces of the hub may use.
+// Fence says which clusters the namespaces of the hub may use (the objects ClusterAccess).
 type Fence interface {
 	Allowed(namespace, cluster string) bool
 }
 
-// Options of a Search. All fields are required, except those whose comments define the zero
-// value.
+// Options are what a Search needs of the hub. All fields are required, except those whose comments
+// say what the zero value means.
 type Options struct {
 	Mirror Mirror
 	Store  Store
-	// Ready is false until Clusters and the Types of the Mirror include all that were known
-	// before the process began. Until then a missing entry proves nothing. Once true, Ready
-	// stays true.
+	// Ready reports whether Clusters and Mirror.Types already have everything that was known before
+	// the process began. Before that, a missing entry proves nothing. Once true, Ready stays true.
 	Ready func() bool
 	// Clusters returns the names of the clusters of the fleet.
 	Clusters func() []string
-	// Authorize returns an error if the user of the request may not do this on the hub.
+	// Authorize returns nil if the user of ctx may do what on the hub, else a Forbidden error. Any
+	// other error means that the right could not be checked.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
-	// Namespaces returns the namespaces of the hub in which the user of the request may do this.
-	// It is for users that may not do it in all namespaces.
+	// Namespaces returns the namespaces of the hub in which the user of ctx may do what, as far as
+	// RBAC says. It is for users that may not do what in all namespaces.
 	Namespaces func(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error)
-	// Fence returns the Fence, or an error if it is not known.
+	// Fence returns the present Fence, or an error if it is not known yet.
 	Fence func() (Fence, error)
-	// Made returns when a namespace of the hub was created. What clusters had in the namespace
-	// before belonged to an earlier namespace of the name. false: the time is not known.
+	// Made returns when a namespace of the hub was created; false: the time is not known. Objects
+	// that clusters had in the namespace before belonged to an earlier namespace of the name.
 	Made func(namespace string) (time.Time, bool)
 	// Grants returns a channel that is closed when the results of Authorize, Namespaces or Fence
 	// may have changed. After that Grants returns another channel.
 	Grants func() <-chan struct{}
-	// UntoldRights is true if rights may change without Grants being closed. Then watches ask
-	// for the rights every few seconds.
+	// UntoldRights is true if the hub has other authorizers than RBAC. Then rights may change
+	// without a signal by Grants, and watches ask for the rights every few seconds.
 	UntoldRights bool
 	// Generation counts the changes of the clusters that a namespace of the hub may use, except
 	// clusters that join or leave. The count changes after the result of Fence. nil: it never
 	// changes.
 	Generation func(namespace string) uint64
-	// Live returns the cluster to be asked directly; false if no cluster has the name.
+	// Live returns the member cluster with the name, for metrics; false if there is none.
 	Live func(cluster string) (Live, bool)
-	// Version returns the version that the fleet reports. Clients compare it with their own.
+	// Version returns the Kubernetes version of the hub, which the fleet reports as its own. Clients
+	// compare it with theirs.
 	Version func() (*version.Info, error)
 }
 
-// Names is how names distinguish objects of several clusters.
+// Names says how the names in an answer distinguish objects of several clusters: Merged or
+// Qualified.
 type Names bool
 
-// With Merged, objects keep their names, and several may have the same name: this is for people.
-// With Qualified, namespaces are NAMESPACE@CLUSTER, and names of objects without a namespace are
-// NAME@CLUSTER: this is for programs, which take two objects with one namespace and name for
-// one.
+// With Merged, objects keep their names, and several may have the same name. This is for people.
+// With Qualified, namespaces are NAMESPACE@CLUSTER, and names of cluster-scoped objects are
+// NAME@CLUSTER. This is for programs, which need unique names.
 const (
 	Merged    Names = false
 	Qualified Names = true
 )
 
-// of returns the name, qualified with its cluster if n is Qualified.
+// of returns the name as answers show it: NAME@CLUSTER if n is Qualified, else unchanged. "" stays
+// "".
 func (n Names) of(name, cluster string) string {
 	if n == Merged || name == "" {
 		return name
@@ -159,8 +169,9 @@ func (n Names) of(name, cluster string) string {
 	return name + "@" + cluster
 }
 
-// qualify moves the cluster from the name in a path to at.cluster. It returns false if the path
-// names two clusters, or no cluster where Qualified names need one.
+// qualify sets at.names. If names is Qualified, it also moves the cluster from the namespace or
+// name in the path, such as shop@oak, to at.cluster. It returns false if the path names two
+// clusters, or if the namespace or name has no cluster.
 func (at *location) qualify(names Names) bool {
 	at.names = names
 	if names == Merged {
@@ -181,7 +192,8 @@ func (at *location) qualify(names Names) bool {
 	return true
 }
 
-// unqualified is the reverse of Qualified.of.
+// unqualified splits NAME@CLUSTER into the name and the cluster. ok is false if one of them is
+// missing.
 func unqualified(qualified string) (name, cluster string, ok bool) {
 	// Names of roles may contain @, names of clusters may not.
 	i := strings.LastIndexByte(qualified, '@')
@@ -191,30 +203,36 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 	return qualified[:i], qualified[i+1:], true
 }
 
-// Search serves the mirrored objects.
+// Search answers requests for the mirrored objects of all clusters. New returns one, and its
+// exported methods may be called from several goroutines.
 type Search struct {
 	Options
 
 	asker *asker
 	// longest limits one query of the store for one page.
 	longest time.Duration
-	// slowest is the time after which a client that reads nothing of its watch is disconnected.
+	// slowest is the time after which a client that does not read its watch is disconnected.
 	slowest time.Duration
 	// lossy are kinds (schema.GroupVersionKind) with objects that lose fields in protobuf.
 	lossy sync.Map
-	// encoded is the JSON of objects that watches sent, by sharing: several watches send most.
+	// encoded is the JSON of objects that watches have sent, by sharing: most objects are sent by
+	// several watches.
 	encoded *lru.Cache
 
 	predecessors *predecessors
 }
 
-// New returns a Search.
+// New returns a Search with the given options. It starts no goroutine.
 func New(o Options) *Search {
 	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery, encoded: lru.New(mostShared), predecessors: newPredecessors()}
 }
 
-// Serve answers the request for path, which is escaped and relative to the root of the
-// search.
+// Serve answers a request. path is its path below the root of the fleet, such as /api/v1/pods, with
+// escapes. names says how names of clusters appear. A watch is served until it ends.
+//
+// If Serve returns an error, nothing was written, and the caller must answer with it. If an answer
+// breaks off later, Serve panics with http.ErrAbortHandler. Until Ready is true, every request gets
+// an error (503).
 func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, names Names) error {
 	if !s.Ready() {
 		return starting()
@@ -244,9 +262,9 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	return s.discover(w, r, at)
 }
 
-// documents are the paths of one segment that are neither objects nor discovery. A test has a
-// row for each of them, which checks that no part of the request is parsed before the caller is
-// authorized.
+// documents has the functions that answer paths which are neither objects nor discovery, by the
+// one segment of the path. A test checks for each that no part of the request is parsed before the
+// caller is authorized.
 var documents = map[string]func(s *Search, w http.ResponseWriter, r *http.Request, at location) error{
 	"search":  (*Search).serveSearch,
 	"graph":   (*Search).serveGraph,
@@ -256,7 +274,7 @@ var documents = map[string]func(s *Search, w http.ResponseWriter, r *http.Reques
 	"version": (*Search).serveVersion,
 }
 
-// serveVersion answers with the version of the hub.
+// serveVersion answers the path version with the Kubernetes version of the hub.
 func (s *Search) serveVersion(w http.ResponseWriter, r *http.Request, at location) error {
 	if err := s.authorizeDocument(r.Context(), at); err != nil {
 		return err
@@ -268,8 +286,9 @@ func (s *Search) serveVersion(w http.ResponseWriter, r *http.Request, at locatio
 	return answer.JSON(w, http.StatusOK, v)
 }
 
-// authorizeDocument returns an error if the cluster of a location is not in the fleet, or if the
-// caller may not know the cluster.
+// authorizeDocument checks a request for the discovery or version of one cluster. It returns an
+// error if the fleet does not have the cluster, or the caller may not know its types. It returns
+// nil if the path has no cluster.
 func (s *Search) authorizeDocument(ctx context.Context, at location) error {
 	if at.cluster == "" {
 		return nil
@@ -280,8 +299,9 @@ func (s *Search) authorizeDocument(ctx context.Context, at location) error {
 	return s.checkClusters(at, nil)
 }
 
-// authorizeCluster returns an error if the caller may not know the contents of a cluster. The
-// questions to the hub are the same for a cluster that does not exist.
+// authorizeCluster returns an error if the caller may not know the types of a cluster: if it may
+// neither get the Cluster object nor list any type in all namespaces. The same rights are checked
+// for a cluster that does not exist.
 func (s *Search) authorizeCluster(ctx context.Context, name string) error {
 	denied := s.authorizeGet(ctx, name)
 	if !apierrors.IsForbidden(denied) {
@@ -300,14 +320,14 @@ func (s *Search) authorizeCluster(ctx context.Context, name string) error {
 	return denied
 }
 
-// authorizeGet returns an error if the caller may not get a Cluster.
+// authorizeGet returns an error if the caller may not get the Cluster object with the name.
 func (s *Search) authorizeGet(ctx context.Context, name string) error {
 	return s.Authorize(ctx, authorizationv1.ResourceAttributes{
 		Verb: "get", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters", Name: name,
 	})
 }
 
-// location is what a path names: a document or, if Resource is set, objects.
+// location is a parsed path. It names objects if Resource is set, and else a document or discovery.
 type location struct {
 	cluster  string // "": all
 	document string // "", api, apis, or one of documents
@@ -315,12 +335,14 @@ type location struct {
 	namespace, name, subresource string
 	watch                        bool
 	names                        Names
-	shown                        *conversion // nil: objects are shown in their own type
-	// Interchangeable versions are not merged: the request lists each version separately.
+	shown                        *conversion // nil: objects are not converted
+	// own is true if the request lists each API version of a type by itself. Otherwise a list also has
+	// the objects in versions that differ only in the name.
 	own bool
 }
 
-// locate parses a path. It does not check that the types exist. false: the path is invalid.
+// locate parses a path below the root of the fleet. It does not check that the types exist, and
+// ignores segments after the subresource. false: no path of the fleet has this form.
 func locate(path string) (location, bool) {
 	var at location
 	segments, ok := split(path)
@@ -353,7 +375,8 @@ func locate(path string) (location, bool) {
 	if len(segments) > 0 && segments[0] == "watch" {
 		at.watch, segments = true, segments[1:]
 	}
-	// Namespaces are objects too. They have two subresources, with known names.
+	// A path such as namespaces/shop/status names a Namespace, and not a type status in it: the
+	// two subresources of Namespaces are status and finalize.
 	if len(segments) >= 3 && segments[0] == "namespaces" && segments[2] != "status" && segments[2] != "finalize" {
 		at.namespace, segments = segments[1], segments[2:]
 	}
@@ -370,7 +393,8 @@ func locate(path string) (location, bool) {
 	return at, true
 }
 
-// split returns the unescaped segments of a path; false if one of them is empty or invalid.
+// split returns the segments of a path without their escapes; none for the root. Slashes at the
+// ends are ignored. It returns false if a segment is empty or has an invalid escape.
 func split(path string) ([]string, bool) {
 	path = strings.Trim(path, "/")
 	if path == "" {

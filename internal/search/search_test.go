@@ -47,7 +47,8 @@ func newObject(gvk schema.GroupVersionKind, namespace, name string, fields ...st
 	return o
 }
 
-// threeClusters has a pod web in oak and elm, a pod only in elm, and nothing in ash.
+// threeClusters returns a fleet with pod shop/web in elm and oak, blog/press in elm and shop/db
+// in oak. ash has no objects.
 func threeClusters(t testing.TB) *fleet {
 	t.Helper()
 	f := newFleet(t, "ash", "elm", "oak")
@@ -63,7 +64,7 @@ func threeClusters(t testing.TB) *fleet {
 	return f
 }
 
-// found are the objects of a list, as cluster/namespace/name.
+// found returns the objects of a list, as cluster/namespace/name.
 func found(body map[string]any) []string {
 	items, _ := body["items"].([]any)
 	names := make([]string, 0, len(items))
@@ -136,7 +137,7 @@ func TestObjectsAreWhole(t *testing.T) {
 	}
 }
 
-// Whatever the size of a page, all pages together are the list.
+// TestPages: for every size of a page, all pages together are the list.
 func TestPages(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	f.serve(podKind, "pods", true, "elm", "oak")
@@ -257,8 +258,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every authority is the hub's: what it is asked is exactly what the caller wants to see, before
-// the parameters are parsed, and again for what they ask for.
+// TestAuthorization: the hub decides about all rights. It is asked exactly for what the caller
+// wants to see: before the parameters are parsed, and again for what the parameters select.
 func TestAuthorization(t *testing.T) {
 	f := threeClusters(t)
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "blog" }
@@ -308,7 +309,8 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
-// TestUnread: of a cluster of which nothing is known no list is silent, and one of it alone is no empty one.
+// TestUnread: a list that includes a cluster about which nothing is known has a warning. A list
+// of this cluster alone fails; it is not empty.
 func TestUnread(t *testing.T) {
 	f := newFleet(t, "elm", "oak")
 	f.serve(podKind, "pods", true, "elm")
@@ -339,7 +341,8 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestStarting: while it is not known what there is nothing is said to be none, whatever is asked.
+// TestStarting: until all clusters and types are known, every request fails with status 503. No
+// answer says that something does not exist.
 func TestStarting(t *testing.T) {
 	f := threeClusters(t)
 	f.starting = true
@@ -354,8 +357,8 @@ func TestStarting(t *testing.T) {
 	}
 }
 
-// Behind a fence a right in a namespace shows it in the clusters that it may use, and of the
-// others not even that they are there; a right in all namespaces shows all clusters.
+// TestFence: a right in a namespace shows the namespace in the clusters that it may use. It
+// does not show that the other clusters exist. A right in all namespaces shows all clusters.
 func TestFence(t *testing.T) {
 	f := threeClusters(t)
 	f.put(t, "elm", "namespaces", newObject(namespaceKind, "", "shop"))
@@ -379,10 +382,11 @@ func TestFence(t *testing.T) {
 		"OneClosedCluster":    {tenant, "/clusters/elm/api/v1/namespaces/shop/pods", 404, nil, 0},
 		"ClosedClusterByName": {tenant, "/api/v1/namespaces/shop/pods?clusters=oak,elm", 400, nil, 0},
 		"ClosedClusterObject": {tenant, "/clusters/elm/api/v1/namespaces/shop/pods/web", 404, nil, 0},
-		"OneOfTwoIsClosed":    {tenant, "/api/v1/namespaces/shop/pods/web", 200, nil, 0}, // else it were ambiguous
-		"TheNamespace":        {tenant, "/api/v1/namespaces/shop", 200, nil, 0},
-		"TheClosedNamespace":  {tenant, "/clusters/elm/api/v1/namespaces/shop", 404, nil, 0},
-		"BothNamespaces":      {nil, "/api/v1/namespaces/shop", 409, nil, 0},
+		// If elm were visible, the name would be ambiguous (409).
+		"OneOfTwoIsClosed":   {tenant, "/api/v1/namespaces/shop/pods/web", 200, nil, 0},
+		"TheNamespace":       {tenant, "/api/v1/namespaces/shop", 200, nil, 0},
+		"TheClosedNamespace": {tenant, "/clusters/elm/api/v1/namespaces/shop", 404, nil, 0},
+		"BothNamespaces":     {nil, "/api/v1/namespaces/shop", 409, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.denied = c.denied
@@ -398,7 +402,7 @@ func TestFence(t *testing.T) {
 			}
 		})
 	}
-	// What is closed looks as if it were not there.
+	// The answer about a closed cluster is that about a cluster that does not exist.
 	f.denied = tenant
 	_, closed := f.ask(t, http.MethodGet, "/clusters/elm/api/v1/namespaces/shop/pods", "")
 	_, unknown := f.ask(t, http.MethodGet, "/clusters/yew/api/v1/namespaces/shop/pods", "")
@@ -407,7 +411,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestSomeNamespaces: who asks for all namespaces and may see some gets these, in the clusters that each may use, and is told so.
+// TestSomeNamespaces: a caller that may see some namespaces and asks for all gets those, in the
+// clusters that each of them may use, and a warning about it.
 func TestSomeNamespaces(t *testing.T) {
 	f := threeClusters(t)
 	f.put(t, "elm", "namespaces", newObject(namespaceKind, "", "shop"))
@@ -442,15 +447,16 @@ func TestSomeNamespaces(t *testing.T) {
 			if diff := cmp.Diff(c.want, found(body), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("objects (-want, +got):\n%s", diff)
 			}
-			told := strings.Contains(strings.Join(resp.Header.Values("Warning"), " "), "only pods in the namespaces")
-			if told != (c.code == http.StatusOK) {
+			hasWarning := strings.Contains(strings.Join(resp.Header.Values("Warning"), " "), "only pods in the namespaces")
+			if hasWarning != (c.code == http.StatusOK) {
 				t.Errorf("warnings: %v", resp.Header.Values("Warning"))
 			}
 		})
 	}
 }
 
-// Whoever may see nothing learns nothing of clusters, not even whether there is one of a name.
+// TestClustersAreKnownToThoseWhoMaySeeThem: a caller that may see nothing learns nothing about
+// clusters, not even whether a cluster with a given name exists.
 func TestClustersAreKnownToThoseWhoMaySeeThem(t *testing.T) {
 	nothing := func(authorizationv1.ResourceAttributes) bool { return true }
 	clusterOf := func(name string) func(authorizationv1.ResourceAttributes) bool {
@@ -463,8 +469,8 @@ func TestClustersAreKnownToThoseWhoMaySeeThem(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		denied       func(authorizationv1.ResourceAttributes) bool
-		path         string // of CLUSTER
-		known, other int    // for a cluster of the fleet, and for none
+		path         string // CLUSTER stands for the name
+		known, other int    // status for a cluster of the fleet, and for an unknown one
 	}{
 		"Parameter":                 {nothing, "/api/v1/pods?clusters=CLUSTER", 403, 403},
 		"OneObjectByParameter":      {nothing, "/api/v1/namespaces/shop/pods/web?clusters=CLUSTER", 403, 403},
@@ -494,7 +500,8 @@ func TestClustersAreKnownToThoseWhoMaySeeThem(t *testing.T) {
 	}
 }
 
-// TestLastSeen: rows that are stale say since when, in tables and in objects; where none is, nothing is said.
+// TestLastSeen: tables and objects say since when rows are stale. If no row is stale, the table
+// has no column for it.
 func TestLastSeen(t *testing.T) {
 	f := threeClusters(t)
 	table := func() (last string, cells []any) {
@@ -597,8 +604,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestRowsOfAnotherVersion: what the store still has in the version that a cluster served
-// before is not passed off as the one that it serves now.
+// TestRowsOfAnotherVersion: rows that the store still has in the version that a cluster served
+// before are not returned as objects of the version that it serves now.
 func TestRowsOfAnotherVersion(t *testing.T) {
 	f := newFleet(t, "ash", "oak")
 	f.serve(gadgetV2, "gadgets", true, "ash", "oak")
@@ -610,8 +617,8 @@ func TestRowsOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestFieldsOfSecretsAndCustomResources: a field is refused if no object can have it, as far
-// as the definitions in the clusters say.
+// TestFieldsOfSecretsAndCustomResources: a field selector is refused if no object can have the
+// field, according to the definitions in the clusters.
 func TestFieldsOfSecretsAndCustomResources(t *testing.T) {
 	f := newFleet(t, "ash", "elm")
 	crd := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
@@ -653,8 +660,8 @@ func TestFieldsOfSecretsAndCustomResources(t *testing.T) {
 	}
 }
 
-// TestDamagedStore: a search finds the damage, says that it cannot answer, in words for
-// whoever searches, and the next one works.
+// TestDamagedStore: a search that finds the store damaged says that it cannot answer, in words
+// for users and not those of SQL. The next search works.
 func TestDamagedStore(t *testing.T) {
 	f := threeClusters(t)
 	for _, suffix := range []string{"", "-wal"} {
@@ -732,7 +739,7 @@ func TestDiscovery(t *testing.T) {
 		"OneCluster": {"/clusters/oak/apis", []string{"clusterpedia.io v1beta1: collectionresources", "example.org v1: gadgets"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// The same in one document and in many.
+			// Aggregated discovery has the same types as the separate documents.
 			resp, body := f.ask(t, http.MethodGet, c.path, aggregated+",application/json")
 			if got := resp.Header.Get("Content-Type"); got != aggregated {
 				t.Errorf("content type %q", got)
@@ -813,7 +820,7 @@ func FuzzLocate(f *testing.F) {
 		if !ok {
 			return
 		}
-		// What is found is in the path, each part in a segment of its own.
+		// Each part that locate returns is a whole segment of the path.
 		segments, _ := split(path)
 		for _, part := range []string{at.cluster, at.document, at.Group, at.Version, at.Resource, at.namespace, at.name, at.subresource} {
 			if part != "" && !slices.Contains(segments, part) {

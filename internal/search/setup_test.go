@@ -43,7 +43,7 @@ func TestMain(m *testing.M) { testenv.Main(m, 1) }
 // made are the objects of testdata/kinds.yaml in the real API server.
 var made []*unstructured.Unstructured
 
-// mirrored are their types.
+// mirrored are the types that fill copies from the real API server.
 var mirrored = []string{
 	"configmaps", "events", "namespaces", "nodes", "persistentvolumeclaims", "persistentvolumes", "pods", "replicationcontrollers",
 	"serviceaccounts", "services", "poddisruptionbudgets.policy",
@@ -51,18 +51,18 @@ var mirrored = []string{
 	"customresourcedefinitions.apiextensions.k8s.io", "widgets.example.org",
 }
 
-// fakeMirror is what a mirror would say; the objects are in a real store. As a mirror does,
-// it has each type of a cluster in one version.
+// fakeMirror answers from its fields. The objects are in a real store. As in a mirror, each
+// type of a cluster has one version.
 type fakeMirror struct {
 	served map[string]map[schema.GroupResource]member.API
 	stale  map[string]time.Time
 	behind map[string]bool
 	lost   map[string]bool
-	silent map[string]time.Time // types that are stale, as CLUSTER/TYPE
-	parts  map[string]bool      // those that are mirrored in part
-	// problems are of types that are not followed.
+	silent map[string]time.Time // stale types, as CLUSTER/TYPE
+	parts  map[string]bool      // types that are mirrored in part, as CLUSTER/TYPE
+	// problems are the reasons why types are not watched, by CLUSTER/TYPE.
 	problems map[string]string
-	data     map[string]bool // clusters of which the data of Secrets is mirrored
+	data     map[string]bool // clusters whose Secrets are mirrored with data
 }
 
 func (f *fakeMirror) Types() []mirror.Type {
@@ -116,26 +116,30 @@ func (f *fakeMirror) Partial(cluster string, gr schema.GroupResource) bool {
 
 func (f *fakeMirror) WithoutData(cluster string) bool { return !f.data[cluster] }
 
-// fleet is a search over a store, served.
+// fleet serves a Search over a store.
 type fleet struct {
-	mirror   *fakeMirror
-	store    *store.Store
-	dir      string // of the store
-	denied   func(authorizationv1.ResourceAttributes) bool
-	asked    []authorizationv1.ResourceAttributes
-	closed   map[string][]string                                    // clusters, by the namespace that may not use them
-	granted  func(what authorizationv1.ResourceAttributes) []string // instead of some
-	some     []string                                               // the namespaces in which the caller may see what they may not see everywhere
-	fenced   func(namespace, cluster string) bool                   // instead of closed
+	mirror *fakeMirror
+	store  *store.Store
+	dir    string // of the store
+	denied func(authorizationv1.ResourceAttributes) bool
+	asked  []authorizationv1.ResourceAttributes
+	// closed are the clusters that a namespace may not use, by namespace.
+	closed  map[string][]string
+	granted func(what authorizationv1.ResourceAttributes) []string // replaces some
+	// some are the namespaces in which the caller may see what they may not see in all
+	// namespaces.
+	some []string
+	// fenced replaces closed. It returns true if the namespace may not use the cluster.
+	fenced   func(namespace, cluster string) bool
 	live     map[string]Live
 	url      string
 	server   *httptest.Server
 	search   *Search
-	made     map[string]time.Time // namespaces of the hub; all others: long ago
-	starting bool                 // it is not known yet what there is
-	mu       sync.Mutex           // of some, where it changes
+	made     map[string]time.Time // by hub namespace; zero time for all others
+	starting bool                 // Options.Ready returns false
+	mu       sync.Mutex           // protects some, made and changes
 	grants   atomic.Value         // a chan struct{}
-	changes  map[string]uint64    // of which clusters a namespace may use
+	changes  map[string]uint64    // result of Options.Generation, by namespace
 }
 
 // Allowed implements Fence.
@@ -161,7 +165,7 @@ func newFleet(t testing.TB, clusters ...string) *fleet {
 	return fleetOf(t, s, dir, clusters...)
 }
 
-// fleetOf is a search over a store that the test has opened.
+// fleetOf returns a fleet over a store that the test opened.
 func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *fleet {
 	t.Helper()
 	f := &fleet{mirror: &fakeMirror{
@@ -234,7 +238,7 @@ func (f *fleet) serve(gvk schema.GroupVersionKind, resource string, namespaced b
 	f.mirror.serve(member.API{GroupVersionKind: gvk, Resource: resource, Namespaced: namespaced}, clusters)
 }
 
-// put stores objects as the mirror would.
+// put writes objects to the store as the mirror does.
 func (f *fleet) put(t testing.TB, cluster, resource string, objects ...*unstructured.Unstructured) {
 	t.Helper()
 	changes := make([]store.Change, 0, len(objects))
@@ -262,7 +266,8 @@ func (f *fleet) put(t testing.TB, cluster, resource string, objects ...*unstruct
 	}
 }
 
-// fill mirrors those types of the real API server, as it has them, into clusters.
+// fill stores the objects of the mirrored types of the real API server in clusters, if keep
+// returns true for them.
 func (f *fleet) fill(t *testing.T, keep func(cluster string, o *unstructured.Unstructured) bool, clusters ...string) {
 	t.Helper()
 	cfg := testenv.Config(0)
@@ -334,7 +339,7 @@ func (f *fleet) ask(t testing.TB, method, path, accept string) (reply, map[strin
 	return reply{resp.StatusCode, resp.Header}, body
 }
 
-// kubectl runs the real one against the fleet.
+// kubectl runs the real kubectl against the fleet.
 func (f *fleet) kubectl(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	config, err := yaml.Marshal(map[string]any{
@@ -359,8 +364,8 @@ func (f *fleet) kubectl(t *testing.T, args ...string) (stdout, stderr string, er
 	return out.String(), errs.String(), err
 }
 
-// kinds creates the objects of testdata/kinds.yaml in the real API server, with their
-// status, once.
+// kinds creates the objects of testdata/kinds.yaml in the real API server, with their status.
+// It creates them once; later calls return the same objects.
 func kinds(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	if made != nil {
@@ -401,8 +406,8 @@ func kinds(t *testing.T) []*unstructured.Unstructured {
 	return made
 }
 
-// served waits until discovery lists a kind, which it does a moment after its definition
-// is established, and returns the list and the kind's place in it.
+// served waits until discovery lists a kind, which happens shortly after its definition is
+// established. It returns the list and the index of the kind in it.
 func served(t *testing.T, disco *discovery.DiscoveryClient, gvk schema.GroupVersionKind) (list *metav1.APIResourceList, i int) {
 	t.Helper()
 	testenv.Eventually(t, gvk.String()+" is served", testenv.Patience, func() (err error) {

@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// multiplexed serves a fleet by HTTP/2, as the hub's API server asks for it.
+// multiplexed serves a fleet over HTTP/2, as the API server of the hub requests it.
 func multiplexed(t *testing.T, f *fleet, d *deadlines) *httptest.Server {
 	t.Helper()
 	f.search.slowest = d.slowest
@@ -33,14 +33,14 @@ func multiplexed(t *testing.T, f *fleet, d *deadlines) *httptest.Server {
 	return server
 }
 
-// deadlines are those that a watch sets for its writes.
+// deadlines records the deadlines that a watch sets for its writes.
 type deadlines struct {
 	slowest time.Duration
-	// off has deadlines noted alone: no write misses one.
+	// If off is true, deadlines are only recorded: no write misses one.
 	off atomic.Bool
 
 	mu    sync.Mutex
-	steps []string // deadline, flush and none, in their order
+	steps []string // deadline, flush and none, in order
 }
 
 func (d *deadlines) note(step string) {
@@ -56,7 +56,7 @@ func (d *deadlines) last(n int) []string {
 	return slices.Clone(d.steps[max(len(d.steps)-n, 0):])
 }
 
-// watched is the writer of a watch that notes its deadlines.
+// watched is a ResponseWriter that records the deadlines of a watch.
 type watched struct {
 	http.ResponseWriter
 
@@ -66,13 +66,13 @@ type watched struct {
 // Unwrap lets http.ResponseController find the writer.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// FlushError implements what http.ResponseController asks for.
+// FlushError is called by http.ResponseController.
 func (w *watched) FlushError() error {
 	w.deadlines.note("flush")
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// SetWriteDeadline implements what http.ResponseController asks for.
+// SetWriteDeadline is called by http.ResponseController.
 func (w *watched) SetWriteDeadline(at time.Time) error {
 	switch {
 	case at.IsZero():
@@ -104,9 +104,9 @@ func (f *fleet) watchAt(t *testing.T, server *httptest.Server) *http.Response {
 	return resp
 }
 
-// TestQuietWatch: a watch in which nothing happens lasts, however patient the server is with
-// clients that do not read: after each event there is no deadline. Under Soak the deadlines pass in
-// quiet times.
+// TestQuietWatch: a watch without events stays open, independent of the time that clients have
+// to read, because the deadline is removed after each event. Under Soak, deadlines pass during
+// the quiet times.
 func TestQuietWatch(t *testing.T) {
 	f := threeClusters(t)
 	d := &deadlines{slowest: time.Minute}
@@ -128,17 +128,19 @@ func TestQuietWatch(t *testing.T) {
 			return nil
 		})
 		if testenv.Soak() {
-			time.Sleep(3 * d.slowest) // the time in which nothing happens
+			time.Sleep(3 * d.slowest) // a quiet time
 		}
 	}
 }
 
-// TestClientThatDoesNotRead: its watch ends, and holds nothing.
+// TestClientThatDoesNotRead: the watch of a client that does not read ends and is not counted
+// any more.
 func TestClientThatDoesNotRead(t *testing.T) {
 	f := threeClusters(t)
 	before := gauge(t, watches)
 	d := &deadlines{slowest: 100 * time.Millisecond}
-	d.off.Store(true) // until the watch is open, so that a busy machine does not end it
+	// No deadline passes until the watch is open, so that a busy machine does not end it.
+	d.off.Store(true)
 	f.watchAt(t, multiplexed(t, f, d))
 	if now := gauge(t, watches); now != before+1 {
 		t.Fatalf("%v watches, and before %v", now, before)

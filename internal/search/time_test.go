@@ -24,15 +24,16 @@ import (
 
 var leaseKind = schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}
 
-// now is a moment after which, to the store's millisecond, something else can happen.
+// now returns the present millisecond when it is over: later changes have a later time in the
+// store.
 func now() time.Time {
 	moment := time.Now().Truncate(time.Millisecond)
-	for !time.Now().Truncate(time.Millisecond).After(moment) { // at most a millisecond passes
+	for !time.Now().Truncate(time.Millisecond).After(moment) { // for at most a millisecond
 	}
 	return moment.UTC()
 }
 
-// change stores an object as one of an UID that a manager changed.
+// change stores an object with a UID, as changed by a manager.
 func (f *fleet) change(t testing.TB, cluster, resource, uid, manager string, o *unstructured.Unstructured) {
 	t.Helper()
 	o.SetUID(types.UID(uid))
@@ -57,7 +58,8 @@ func (f *fleet) drop(t testing.TB, cluster, resource, namespace, name string) {
 	}
 }
 
-// pastFleet is a fleet in which, after a moment, web of oak was changed twice and db deleted, press of elm is new and web of elm another.
+// pastFleet returns a fleet and a moment. After the moment, web of oak was changed twice, db
+// was deleted, press of elm was created and web of elm was replaced by another object.
 func pastFleet(t testing.TB) (f *fleet, then time.Time) {
 	t.Helper()
 	f = threeClusters(t)
@@ -122,7 +124,8 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// TestPagesOfAMoment: all pages are of the moment of the first one, also of one that was said as so long ago, whatever happens between them.
+// TestPagesOfAMoment: all pages show the moment of the first one, also if the request names it
+// as a duration before now. Changes between the pages do not matter.
 func TestPagesOfAMoment(t *testing.T) {
 	f, then := pastFleet(t)
 	ago := func() string { return url.QueryEscape("-" + time.Since(then).String()) }
@@ -136,7 +139,7 @@ func TestPagesOfAMoment(t *testing.T) {
 				}
 				got = append(got, found(body)...)
 				f.change(t, "oak", "pods", "", "kubectl", newObject(podKind, "shop", "db", "spec.nodeName="+fmt.Sprint(len(got))))
-				if name == "Ago" { // a day that begins now begins at each request anew
+				if name == "Ago" { // a time relative to now is later with each request
 					moment = func() string { return "at=-1ms" }
 				}
 				if next = (&unstructured.UnstructuredList{Object: body}).GetContinue(); next == "" {
@@ -162,6 +165,8 @@ func TestTimesAreRefused(t *testing.T) {
 	}{
 		"Garbage":            {"/api/v1/pods?at=yesterday", 400, "2026-11-20T10:00Z"},
 		"Future":             {"/api/v1/pods?" + at(time.Now().Add(time.Hour)), 400, "future"},
+		"FutureFromNow":      {"/api/v1/pods?at=+1h", 400, "is in the future: give a moment of the past"},
+		"FutureEscaped":      {"/api/v1/pods?changedSince=%2B2d", 400, "is in the future: give a moment of the past"},
 		"Watched":            {"/api/v1/pods?watch=true&at=-0s", 400, "not watched"},
 		"Version":            {"/api/v1/pods?resourceVersion=12&at=-0s", 400, "resourceVersion"},
 		"TooOld":             {"/api/v1/pods?at=2020-01-01", 410, "is known from "},
@@ -198,8 +203,9 @@ func TestTimesAreRefused(t *testing.T) {
 	}
 }
 
-// told asks for an ObjectHistory, all pages of it, and returns what it tells in a line each.
-func (f *fleet) told(t testing.TB, path string) (lines []string, raw string) {
+// objectHistory requests all pages of an ObjectHistory and returns a line for each change, and the
+// JSON.
+func (f *fleet) objectHistory(t testing.TB, path string) (lines []string, raw string) {
 	t.Helper()
 	for next := ""; ; {
 		resp, body := f.ask(t, http.MethodGet, path+"&continue="+next, "")
@@ -264,7 +270,7 @@ func TestObjectHistory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, limit := range []string{"", "&limit=1", "&limit=2"} {
-				got, raw := f.told(t, c.path+limit)
+				got, raw := f.objectHistory(t, c.path+limit)
 				if diff := cmp.Diff(c.want, got); diff != "" {
 					t.Errorf("limit %q (-want, +got):\n%s", limit, diff)
 				}
@@ -274,28 +280,30 @@ func TestObjectHistory(t *testing.T) {
 					}
 				}
 				if objects := strings.Contains(raw, `"kind":"Secret"`); objects != strings.Contains(c.path, "includeObject") {
-					t.Errorf("objects are told: %t", objects)
+					t.Errorf("objects are included: %t", objects)
 				}
 			}
 		})
 	}
 }
 
-// TestNoiseIsNoChange: of an object of which nothing but noise is another, it is not said that it changed, unless all is asked for.
+// TestNoiseIsNoChange: if only noise differs in an object, the object is not reported as
+// changed, except with allFields.
 func TestNoiseIsNoChange(t *testing.T) {
 	f := threeClusters(t)
 	then := url.QueryEscape(now().Format(time.RFC3339Nano))
 	f.change(t, "oak", "pods", "", "kubelet", newObject(podKind, "shop", "web", "label:app=web", "status.phase=Failed"))
-	if got, _ := f.told(t, "/api/v1/pods?changedSince="+then); len(got) > 0 {
+	if got, _ := f.objectHistory(t, "/api/v1/pods?changedSince="+then); len(got) > 0 {
 		t.Errorf("noise: %v", got)
 	}
-	got, _ := f.told(t, "/api/v1/pods?allFields=true&changedSince="+then)
+	got, _ := f.objectHistory(t, "/api/v1/pods?allFields=true&changedSince="+then)
 	if want := `oak/shop/web Updated by kubelet`; len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], `status.phase:"Running">"Failed"`) {
 		t.Errorf("%v, want %s", got, want)
 	}
 }
 
-// TestHistoryIsForThoseWhoMaySeeTheObjects: who may see a namespace, in the clusters that it may use, is told of it and of nothing else.
+// TestHistoryIsForThoseWhoMaySeeTheObjects: a caller with a right in a namespace gets the
+// history of the namespace, in the clusters that it may use, and no other.
 func TestHistoryIsForThoseWhoMaySeeTheObjects(t *testing.T) {
 	f, then := pastFleet(t)
 	since := "changedSince=" + url.QueryEscape(then.Format(time.RFC3339Nano))
@@ -312,7 +320,7 @@ func TestHistoryIsForThoseWhoMaySeeTheObjects(t *testing.T) {
 		"/api/v1/namespaces/shop/pods?names=web&" + since:    {`oak/shop/web Updated by kubelet spec:>{"nodeName":"n1"}`},
 		"/clusters/oak/api/v1/namespaces/shop/pods?" + since: {"oak/shop/db Deleted", `oak/shop/web Updated by kubelet spec:>{"nodeName":"n1"}`},
 	} {
-		if got, _ := f.told(t, path); !slices.Equal(got, want) {
+		if got, _ := f.objectHistory(t, path); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", path, got, want)
 		}
 	}
@@ -334,7 +342,9 @@ func TestHistoryIsForThoseWhoMaySeeTheObjects(t *testing.T) {
 	}
 }
 
-// TestPredecessor: who has rights in a namespace of the hub is not shown what was in clusters before the hub made it: that was of another one of the name.
+// TestPredecessor: a caller with rights in a namespace of the hub does not see what clusters
+// had in it before the hub created it. Those objects belonged to an earlier namespace of the
+// name.
 func TestPredecessor(t *testing.T) {
 	f := threeClusters(t)
 	old := f.version(t, "/api/v1/pods")
@@ -344,12 +354,15 @@ func TestPredecessor(t *testing.T) {
 	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Failed"))
 	f.drop(t, "oak", "pods", "shop", "secret")
 	f.drop(t, "oak", "pods", "shop", "db")
-	_ = now()                                                      // what was before was a millisecond before
-	f.made = map[string]time.Time{"shop": now().Add(-time.Second)} // told in whole seconds, it may have been any moment of that one
+	// The changes so far are at least a millisecond old.
+	_ = now()
+	// The hub has the creation time in whole seconds: it may have been any moment of the
+	// second.
+	f.made = map[string]time.Time{"shop": now().Add(-time.Second)}
 	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Failed"))
 	after := now()
 	f.denied, f.some = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }, []string{"blog", "shop"}
-	young := f.version(t, "/api/v1/namespaces/shop/pods")
+	recent := f.version(t, "/api/v1/namespaces/shop/pods")
 	f.denied = nil
 	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Pending"))
 	f.drop(t, "oak", "pods", "shop", "web")
@@ -357,7 +370,7 @@ func TestPredecessor(t *testing.T) {
 	all := func(authorizationv1.ResourceAttributes) bool { return false }
 	some := func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
 	f.some = []string{"blog", "shop"}
-	told := func(path string) string {
+	request := func(path string) string {
 		t.Helper()
 		_, body := f.ask(t, http.MethodGet, path, "")
 		if body["kind"] == "Pod" {
@@ -389,7 +402,7 @@ func TestPredecessor(t *testing.T) {
 		{shop + "?" + since, "Deleted oak/shop/db, Deleted oak/shop/web, Recreated oak/shop/secret", "410 "},
 		{pods + "?" + since, "Deleted oak/shop/db, Deleted oak/shop/web, Recreated oak/shop/secret", ""},
 		{shop + "?deleted=true", "Deleted oak/shop/db, Deleted oak/shop/secret, Deleted oak/shop/secret, Deleted oak/shop/web", "Deleted oak/shop/web"},
-		// A state that lasted until after is one that whoever has the namespace now could see.
+		// A state that lasted until the namespace was created is visible to its present users.
 		{shop + "/stays?history=true", "Seen oak/shop/stays, Updated oak/shop/stays", "Seen oak/shop/stays, Updated oak/shop/stays"},
 		{
 			shop + "/secret?history=true", "Created oak/shop/secret, Deleted oak/shop/secret, Deleted oak/shop/secret, Seen oak/shop/secret, Updated oak/shop/secret",
@@ -398,21 +411,23 @@ func TestPredecessor(t *testing.T) {
 		{shop + "/db?history=true", "Deleted oak/shop/db, Seen oak/shop/db", "404 "},
 	} {
 		f.denied = all
-		if got := told(c.path); got != c.all {
-			t.Errorf("%s: whoever may see everything is told %s, want %s", c.path, got, c.all)
+		if got := request(c.path); got != c.all {
+			t.Errorf("%s: a caller that may see everything gets %s, want %s", c.path, got, c.all)
 		}
 		f.denied = some
-		if got := told(c.path); got != c.some && (!strings.HasSuffix(c.some, " ") || !strings.HasPrefix(got, c.some)) {
-			t.Errorf("%s: who has the namespace is told %s, want %s", c.path, got, c.some)
+		if got := request(c.path); got != c.some && (!strings.HasSuffix(c.some, " ") || !strings.HasPrefix(got, c.some)) {
+			t.Errorf("%s: a caller with the namespace gets %s, want %s", c.path, got, c.some)
 		}
 	}
 	_, body := f.ask(t, http.MethodGet, shop+"?deleted=true&limit=1", "")
 	if body["continue"] != nil {
 		t.Errorf("a token tells that there is more: %v", body)
 	}
-	w := f.watch(t, shop+"?watch=true&resourceVersion="+young)
+	w := f.watch(t, shop+"?watch=true&resourceVersion="+recent)
 	w.expect("ADDED oak/shop/secret", "DELETED oak/shop/web")
-	crafted := func(path string) string { // as if it had been given to the caller before the hub made the namespace
+	// crafted returns a version as if the caller had got it before the hub created the
+	// namespace.
+	crafted := func(path string) string {
 		own, err := store.ParseVersion(f.version(t, path))
 		if err != nil {
 			t.Fatal(err)
@@ -428,5 +443,20 @@ func TestPredecessor(t *testing.T) {
 	resp, _ := f.ask(t, http.MethodGet, pods+"?"+at(before), "")
 	if w := strings.Join(resp.Header.Values("Warning"), " "); !strings.Contains(w, "the hub did not have shop yet") {
 		t.Errorf("warnings: %s", w)
+	}
+}
+
+// TestMomentsOfUsers: commands refuse a moment in the future and other texts before they ask the
+// hub.
+func TestMomentsOfUsers(t *testing.T) {
+	for value, says := range map[string]string{
+		"1h": "", "-1h": "", "-2d": "", "-0s": "", "2020-01-01": "", "2020-01-01T10:00+02:00": "",
+		"+1h": "is in the future", "+2d": "is in the future", "9999-01-01": "is in the future: give a moment of the past, such as",
+		"--1h": "must be a moment", "yesterday": "must be a moment",
+	} {
+		err := CheckMoment(value)
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%q: %v, want %q", value, err, says)
+		}
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// longestProblem is the maximum number of characters of a cluster's error in a warning.
+// longestProblem is the maximum number of characters that a warning quotes of an error that a
+// cluster returned.
 const longestProblem = 160
 
-// unlisted returns the warning about a type that a cluster cannot list; why may be empty.
+// unlisted returns the warning that a cluster cannot list a type, so that objects are missing or
+// old. why is the error of the cluster; "": unknown.
 func unlisted(cluster string, gr schema.GroupResource, why string) string {
 	if why != "" {
 		why = ": " + inHeader(why)
@@ -20,8 +22,8 @@ func unlisted(cluster string, gr schema.GroupResource, why string) string {
 	return fmt.Sprintf("cluster %s cannot list %s, so its objects are missing or the last known%s", cluster, gr, why)
 }
 
-// silent returns the warning that a cluster has not reported about a type since a time; why may
-// be empty.
+// silent returns the warning that a cluster has sent no news of a type since a time, so that its
+// objects may be old. why is the error of the cluster; "": unknown.
 func silent(cluster string, gr schema.GroupResource, since time.Time, why string) string {
 	if why != "" {
 		why = " (" + inHeader(why) + ")"
@@ -29,7 +31,8 @@ func silent(cluster string, gr schema.GroupResource, since time.Time, why string
 	return fmt.Sprintf("cluster %s does not tell of %s since %s%s: its objects are the last known", cluster, gr, since.UTC().Format(time.RFC3339), why)
 }
 
-// inHeader returns a text for a header: on one line, without control characters, and shortened.
+// inHeader returns a text that a header can contain: one line, without control characters, and at
+// most longestProblem characters.
 func inHeader(text string) string {
 	runes := []rune(neutral.Line(text))
 	if len(runes) > longestProblem {

@@ -8,7 +8,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// TestUnlisted: whatever a cluster answers to a list, the warning can be sent.
+// TestUnlisted: the warning about a cluster can be sent for every error that its list returns.
 func TestUnlisted(t *testing.T) {
 	for name, problem := range map[string]string{
 		"Plain":       "dials.example.com is forbidden",

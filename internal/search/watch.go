@@ -24,19 +24,19 @@ import (
 
 // Durations of a watch.
 const (
-	// watchTime is the minimum duration of a watch without a timeout; a random part of up to the
-	// same length is added.
+	// watchTime is the minimum duration of a watch for which the client gives no timeout. A random
+	// duration of up to the same length is added.
 	watchTime     = 30 * time.Minute
 	bookmarkEvery = time.Minute
-	// reviewEvery is the interval between checks of the rights of the caller. Changes of the
-	// hub's roles or fences cause further checks.
+	// reviewEvery is the interval at which a watch reads the rights of its caller again (a review). A
+	// signal of changed rights (Grants) causes further reviews.
 	reviewEvery = 30 * time.Second
-	// reviewUntold is that interval if the hub does not signal all changes of rights.
+	// reviewUntold replaces reviewEvery if the hub has authorizers whose changes cause no signal.
 	reviewUntold = 5 * time.Second
-	// reviewAgain is the time from such a signal to a second check, when no cached answer from
-	// before the change is used any more.
+	// reviewAgain is the time from the review after a signal to a further review. By then, cached
+	// answers from before the change have expired.
 	reviewAgain = 6 * time.Second
-	// versionPatience is how long a request waits for a version that is not there yet.
+	// versionPatience is how long a request waits until the store has reached the requested version.
 	versionPatience = 3 * time.Second
 )
 
@@ -45,13 +45,15 @@ var watches = promauto.NewGauge(prometheus.GaugeOpts{
 	Help: "Watches of the fleet that are open.",
 })
 
-// watch is a request for the changes of the objects that a query selects.
+// watch is a request for the changes of the objects that a view selects.
 //
-// It begins with a version: that of the client, from a list or an event, or that of the list
-// with which the watch begins. Each later change in the journal of the store is an event, if the
-// query selects the object before or after the change. Every object carries the version of its
-// change as resourceVersion, so that a client can continue after any of them. A client that is
-// too slow or comes too late gets the error that its version expired, and lists again.
+// It begins with a version: that of the client, from a list or an event, or that of the list with
+// which the watch begins. Each later change in the journal of the store is an event, if the view
+// includes the object before or after the change. Every object carries the version of its change as
+// resourceVersion, so that a client can continue after any event. A client that is too slow, or
+// begins with a version that is too old, gets an Expired error and lists again.
+//
+// A watch is used once, by the goroutine of its request.
 type watch struct {
 	search  *Search
 	at      location
@@ -59,50 +61,54 @@ type watch struct {
 	view    view
 	encoder encoder
 	version store.Version
-	// newer are objects that the first list showed in a later state than that of its version,
-	// with the version of that state. Changes up to that version are not sent again.
+	// newer has the objects that changed after version, before begin listed them: the version of the
+	// state that begin sent, by object. Changes of the object up to that version are not sent again.
 	newer map[key]store.Version
-	// switched is set from a review until the changes during the lists of the review are sent.
+	// switched is not nil after a review that changed the view, until the changes that happened
+	// during the review were sent.
 	switched *switched
-	// gone are objects of types without history for which a change was sent as a deletion. The
-	// state before the change is unknown and counted as selected, which must happen only once.
+	// gone are objects for which an update was sent as a deletion. The view does not include their
+	// new state, and the journal lacks the old state, so the watch assumed that the client had them.
+	// It must assume that only once for an object.
 	gone map[key]struct{}
 
 	out   sender
 	write func(kind apiwatch.EventType, object any) error
 }
 
-// sender receives the events.
+// sender is the connection to which a watch writes its events.
 type sender interface {
 	Flush() error
 	SetWriteDeadline(deadline time.Time) error
 }
 
-// switched is a change of the rights of a client. The client has the objects that the view was
-// showed. The first event of each object is compared with that view, and later events with the
-// present view. Otherwise an object that is deleted before the lists of the review would be in
-// neither view.
+// switched is a change of a client's rights during a watch, until the client has all its
+// consequences. Until then the client has objects by the earlier view, was. So for the first change
+// of an object, the earlier view says whether the client had it. For later changes, the present
+// view does.
 type switched struct {
-	was   view
-	until store.Version    // a version after the lists were read
-	told  map[key]struct{} // objects that are compared with the present view
+	was     view
+	until   store.Version    // the change is complete when events up to this version were sent
+	present map[key]struct{} // objects for which the client already has the present view
 }
 
-// key identifies an object of a type in the fleet.
+// key identifies an object of one type in the fleet.
 type key struct{ cluster, namespace, name string }
 
+// keyOf returns the key of the object in a row.
 func keyOf(r *store.Row) key { return key{r.Cluster, r.Namespace, r.Name} }
 
-// IsWatch reports whether a request for a path below the root of the fleet is a watch, whose
-// answer is a stream of events.
+// IsWatch reports whether a request is a watch, whose answer is a stream of events. path is the
+// path below the root of the fleet.
 func IsWatch(r *http.Request, path string) bool {
 	at, _ := locate(path)
 	watching, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
 	return at.watch || watching && at.name == "" // API servers ignore the parameter for one object
 }
 
-// serveWatch answers with events until the client disconnects, the time is over or an error ends
-// the watch.
+// serveWatch answers a watch of one type, over HTTP or a WebSocket: with events until the client
+// disconnects, the time is over or an error ends the watch. It returns an error only if nothing was
+// written. Later errors are sent as events.
 func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, accepts forms) error {
 	if at.name != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("one object is watched among all: watch %s with fieldSelector=metadata.name=%s", at.Resource, at.name))
@@ -120,7 +126,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	// Tables do not show how long ago a cluster was last seen, which changes without an event.
+	// A watch does not show how long ago a cluster was last seen: that changes without an event.
 	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names})
 	if err != nil {
 		return err
@@ -152,8 +158,9 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	return nil
 }
 
-// run sends the existing objects if initial is true, then changes, until the client disconnects,
-// the time is over or an error ends the watch.
+// run sends the existing objects if initial is true, and then changes. It returns when the client
+// disconnects, the time of the watch is over, or after an error, which it sends to the client.
+// grants is the result of Grants before the rights were read.
 func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 	watches.Inc()
 	defer watches.Dec()
@@ -172,7 +179,9 @@ func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 	f.fail(ctx, err)
 }
 
-// fail sends the error that ends a watch, unless the client has disconnected.
+// fail sends the error that ended a watch to the client. It sends nothing if err is nil, the client
+// has disconnected, or the error has no Status. It sends nothing for a lossError either, but
+// records it by learn: the client continues, and gets another encoding.
 func (f *watch) fail(ctx context.Context, err error) {
 	if f.search.learn(f.encoder, err) {
 		return // the client continues after its last event, and gets another encoding
@@ -189,21 +198,23 @@ func (f *watch) fail(ctx context.Context, err error) {
 	}
 }
 
-// flush sends the written events and removes the write deadline. A deadline that passes while
-// there is nothing to write would end a stream of HTTP/2.
+// flush sends the written events to the client and removes the deadline for writes. Otherwise a
+// deadline that passes while there is nothing to write would end a stream of HTTP/2.
 func (f *watch) flush() error {
 	err := f.out.Flush()
-	_ = f.out.SetWriteDeadline(time.Time{}) // errors are ignored as in patient
+	_ = f.out.SetWriteDeadline(time.Time{}) // an error means that there are no deadlines, as in tests
 	return err
 }
 
-// patient sets the deadline by which the client must read the next events.
+// patient sets the deadline by which the client must have read the next events.
 func (f *watch) patient() {
-	// Only writers of tests have no deadlines.
+	// An error is ignored: only writers in tests have no deadlines.
 	_ = f.out.SetWriteDeadline(time.Now().Add(f.search.slowest))
 }
 
-// begin sends all existing objects.
+// begin sends all existing objects. If the client asked for it (sendInitialEvents with bookmarks),
+// a bookmark says that these were all. Objects that are newer than f.version are recorded in
+// f.newer.
 func (f *watch) begin(ctx context.Context) error {
 	if err := f.each(ctx, f.view, func(row *store.Row) error {
 		if row.Changed > f.version {
@@ -219,7 +230,8 @@ func (f *watch) begin(ctx context.Context) error {
 	return f.flush()
 }
 
-// each calls do for every object that the view shows now, until do fails.
+// each calls do for every object that the view v includes now, until do fails. After each page, the
+// events that do has written are sent.
 func (f *watch) each(ctx context.Context, v view, do func(row *store.Row) error) error {
 	pages := pager{search: f.search, query: v.query, keep: v.keep}
 	for {
@@ -239,7 +251,9 @@ func (f *watch) each(ctx context.Context, v view, do func(row *store.Row) error)
 	}
 }
 
-// follow sends changes.
+// follow sends changes and bookmarks, and reviews the rights at intervals and after signals. It
+// returns nil when ctx is done or ends fires, and else the error that ends the watch. It moves
+// f.version to the version up to which changes were sent.
 func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan struct{}) error {
 	bookmarks, reviews := time.NewTicker(bookmarkEvery), time.NewTimer(f.search.reviewPause())
 	defer bookmarks.Stop()
@@ -295,7 +309,9 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 	}
 }
 
-// tell sends the event for a change, if the change is visible to the client.
+// tell sends the event for a change in the journal, if the view includes the object before or after
+// the change. It returns an Expired error for a visible change that may be older than the hub's
+// namespace of the object: the client must list again.
 func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	row := e.After
 	if row == nil {
@@ -316,7 +332,7 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 		return err
 	}
 	if _, gone := f.gone[keyOf(row)]; gone {
-		before = false // the client already got the deletion
+		before = false // the client has got the deletion already
 	} else if before && !after && e.After != nil && e.Before.Body == nil {
 		f.gone[keyOf(row)] = struct{}{}
 	}
@@ -324,7 +340,7 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 		delete(f.gone, keyOf(row))
 	}
 	if (before || after) && f.search.precedes(f.view.seen, f.at.GroupResource(), e, row) {
-		// The change is from an earlier namespace of the name; the client lists the present one.
+		// The change may be older than the hub's namespace. The client must list again.
 		return expired()
 	}
 	switch {
@@ -339,25 +355,29 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	}
 }
 
-// had reports whether the client has an object. row is the state before a change; nil: none.
+// had reports whether the client had the object k before a change. row is the state before the
+// change; nil: the object did not exist. After a change of rights (f.switched), the first call for
+// an object looks in the earlier view, and records the object as looked up.
 func (f *watch) had(ctx context.Context, k key, row *store.Row) (bool, error) {
 	if f.switched == nil {
 		return f.view.shows(ctx, row)
 	}
-	if _, told := f.switched.told[k]; told {
+	if _, present := f.switched.present[k]; present {
 		return f.view.shows(ctx, row)
 	}
-	f.switched.told[k] = struct{}{}
+	f.switched.present[k] = struct{}{}
 	return f.switched.was.shows(ctx, row)
 }
 
-// review reads again what the client may see. Objects that are not visible any more are sent as
-// deleted, objects that are visible now as added.
+// review reads again what the client may see. Objects that are no longer visible are sent as
+// deleted, and those that have become visible as added. If the rights cannot be read, nothing
+// changes and the result is nil. If the client may not watch any more, all objects are sent as
+// deleted, and the result is the refusal.
 func (f *watch) review(ctx context.Context) error {
 	v, err := f.search.look(ctx, f.at, f.params, "watch")
 	refused := apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsBadRequest(err)
 	switch {
-	case refused: // as if nothing existed
+	case refused: // the new view includes nothing
 		v = view{query: f.view.query, kind: f.view.kind}
 		v.query.Clusters = []string{}
 	case err != nil:
@@ -373,21 +393,21 @@ func (f *watch) review(ctx context.Context) error {
 		return f.mark()
 	}
 	was := f.view
-	f.encoder.tag = f.search.unsettled() // a client that disconnects now has parts of both views
-	f.view, f.switched = v, &switched{was: was, told: map[key]struct{}{}}
+	f.encoder.tag = f.search.unsettled() // a client that disconnects now must list again
+	f.view, f.switched = v, &switched{was: was, present: map[key]struct{}{}}
 	for _, side := range []struct {
 		from, without view
 		kind          apiwatch.EventType
 	}{{was, v, apiwatch.Deleted}, {v, was, apiwatch.Added}} {
 		if err := f.each(ctx, side.from, func(row *store.Row) error {
-			// Events of the journal lead to a later state.
+			// Objects that changed later are left to the events of the journal.
 			if known, err := side.without.shows(ctx, row); known || err != nil || row.Changed > f.version {
 				return err
 			}
-			f.switched.told[keyOf(row)] = struct{}{}
-			told := *row
-			told.Changed = f.version // the object changes at this version only for this client
-			return f.event(ctx, side.kind, &told)
+			f.switched.present[keyOf(row)] = struct{}{}
+			sent := *row
+			sent.Changed = f.version // the object changes at this version only for this client
+			return f.event(ctx, side.kind, &sent)
 		}); err != nil {
 			return err
 		}
@@ -399,8 +419,8 @@ func (f *watch) review(ctx context.Context) error {
 	return err
 }
 
-// last sends what changed before the watch was refused: nothing is visible any more, and the
-// client still has some of the objects.
+// last sends the changes since f.version to a client that may not watch any more. The view is empty
+// then, so objects that changed and that the client still has are sent as deleted.
 func (f *watch) last(ctx context.Context) error {
 	events, _, _, err := f.search.Store.Since(f.at.GroupResource(), f.version)
 	if err != nil {
@@ -414,8 +434,9 @@ func (f *watch) last(ctx context.Context) error {
 	return f.flush()
 }
 
-// event sends an object. An object that cannot be encoded is left out, as in lists. If the
-// client may already have it, the object is sent as deleted.
+// event sends an event with the object of a row. An object that cannot be encoded is logged and
+// left out, as in lists. Then an event other than Added becomes a deletion, because the client may
+// have an older state.
 func (f *watch) event(ctx context.Context, kind apiwatch.EventType, row *store.Row) error {
 	err := f.send(kind, row)
 	if _, wrong := errors.AsType[encodingError](err); !wrong {
@@ -430,24 +451,26 @@ func (f *watch) event(ctx context.Context, kind apiwatch.EventType, row *store.R
 	return f.send(apiwatch.Deleted, &bare)
 }
 
-// send sends an event unchanged, or returns an encodingError.
+// send sends one event. It returns an encodingError if the object cannot be encoded, else a
+// lossError or the error of the connection. For a row without a body, the object has only its
+// names, UID and labels.
 func (f *watch) send(kind apiwatch.EventType, row *store.Row) error {
 	r := *row
-	if r.Body == nil { // the journal has only the key
+	if r.Body == nil { // the journal has only key, UID and labels of the object
 		body, err := bare(row)
 		if err != nil {
 			return err
 		}
 		r.Body, r.Version, r.Kind = body, f.at.Version, f.view.kind.GroupVersionKind.Kind
 	}
-	item, err := f.search.told(f.encoder, r)
+	item, err := f.search.watchItem(f.encoder, r)
 	if err != nil {
 		return encodingError{err}
 	}
 	return f.write(kind, item)
 }
 
-// bare returns the body of an object if only the key and the labels are known.
+// bare returns the JSON of an object if only its names, UID and labels are known.
 func bare(r *store.Row) ([]byte, error) {
 	metadata := map[string]any{"name": r.Name, "uid": r.UID}
 	if r.Namespace != "" {
@@ -459,7 +482,8 @@ func bare(r *store.Row) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": metadata})
 }
 
-// mark sends a bookmark if the client wants bookmarks.
+// mark sends a bookmark, which is an event with f.version and no object, if the client wants
+// bookmarks.
 func (f *watch) mark() error {
 	if !f.params.bookmarks {
 		return nil
@@ -468,6 +492,7 @@ func (f *watch) mark() error {
 	return f.bookmark(nil)
 }
 
+// bookmark sends a bookmark with f.version and the annotations, which may be nil, and flushes.
 func (f *watch) bookmark(annotations map[string]string) error {
 	metadata := map[string]any{"resourceVersion": f.version.Tagged(f.encoder.tag).String()}
 	if annotations != nil {
@@ -481,7 +506,8 @@ func (f *watch) bookmark(annotations map[string]string) error {
 	return f.flush()
 }
 
-// now returns the current version of the store.
+// now returns the current version of the store. If the store cannot be read, the error is that of
+// unavailable (503).
 func (s *Search) now(ctx context.Context) (store.Version, error) {
 	v, err := s.Store.Version(ctx)
 	if err != nil {
@@ -490,8 +516,10 @@ func (s *Search) now(ctx context.Context) (store.Version, error) {
 	return v, nil
 }
 
-// asked returns the version that a request asks for, which must have the given tag; 0: any
-// version. It waits up to versionPatience for a version that the store has not reached.
+// asked returns the version that a request asks for (resourceVersion); 0: any. tag is the tag of
+// the caller's rights, which the version must have. A version with another tag, of another database
+// or of another API is an Expired error. asked waits up to versionPatience until the store has
+// reached the version. After that it returns the error of tooLarge.
 func (s *Search) asked(ctx context.Context, p params, tag int64) (store.Version, error) {
 	if p.version == "" || p.version == "0" {
 		return 0, nil

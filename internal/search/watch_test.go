@@ -39,7 +39,7 @@ type stream struct {
 	stop   context.CancelFunc
 }
 
-// watch opens a watch, which is to be answered.
+// watch opens a watch, and fails the test if the request is refused.
 func (f *fleet) watch(t *testing.T, path string) *stream {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -62,7 +62,7 @@ func (f *fleet) watch(t *testing.T, path string) *stream {
 	return s
 }
 
-// next is the next event, as TYPE cluster/namespace/name; "": the watch ended.
+// next returns the next event, as TYPE cluster/namespace/name; "" if the watch ended.
 func (s *stream) next() string {
 	s.t.Helper()
 	// An event that never comes fails the test long before the server ends the watch.
@@ -97,7 +97,7 @@ func (s *stream) next() string {
 	return line
 }
 
-// expect reads events, which must be these and in this order.
+// expect reads events, which must be these in this order.
 func (s *stream) expect(want ...string) {
 	s.t.Helper()
 	got := make([]string, 0, len(want))
@@ -109,7 +109,7 @@ func (s *stream) expect(want ...string) {
 	}
 }
 
-// remove deletes objects as the mirror would.
+// remove deletes objects as the mirror does.
 func (f *fleet) remove(t *testing.T, cluster, resource, namespace, name string) {
 	t.Helper()
 	if err := f.store.Write(t.Context(), []store.Change{{Delete: true, Row: store.Row{
@@ -119,7 +119,7 @@ func (f *fleet) remove(t *testing.T, cluster, resource, namespace, name string) 
 	}
 }
 
-// version of the last list.
+// version returns the version of a list.
 func (f *fleet) version(t testing.TB, path string) string {
 	t.Helper()
 	_, body := f.ask(t, http.MethodGet, path, "")
@@ -127,7 +127,8 @@ func (f *fleet) version(t testing.TB, path string) string {
 	return list.GetResourceVersion()
 }
 
-// TestWatch: from the version of a list on, each change is told once, in order; what a selector no longer selects is deleted.
+// TestWatch: from the version of a list on, each change is sent once and in order. An object
+// that the selector no longer selects is sent as DELETED.
 func TestWatch(t *testing.T) {
 	f := threeClusters(t)
 	all := f.watch(t, "/api/v1/pods?watch=1&resourceVersion="+f.version(t, "/api/v1/pods"))
@@ -152,7 +153,7 @@ func TestWatch(t *testing.T) {
 	all.expect(everything...)
 	byPath.expect(everything...)
 	running.expect("ADDED oak/shop/db", "DELETED elm/blog/press", "DELETED oak/shop/web")
-	// Of what a cluster took along nothing is known but names.
+	// Only the names are known of the objects of a dropped cluster.
 	for range 2 {
 		if got := running.next(); !strings.HasPrefix(got, "DELETED elm/") {
 			t.Error(got)
@@ -165,7 +166,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchFromAnywhere: a client that goes on after any event, or after any page, misses nothing.
+// TestWatchFromAnywhere: a client that continues after any event or any page misses no change.
 func TestWatchFromAnywhere(t *testing.T) {
 	f := threeClusters(t)
 	start := f.version(t, "/api/v1/pods")
@@ -191,7 +192,7 @@ func TestWatchFromAnywhere(t *testing.T) {
 	}
 }
 
-// TestWatchList: a watch can begin with what there is.
+// TestWatchList: a watch can begin with the existing objects.
 func TestWatchList(t *testing.T) {
 	f := threeClusters(t)
 	there := []string{"ADDED elm/blog/press", "ADDED elm/shop/web", "ADDED oak/shop/db", "ADDED oak/shop/web"}
@@ -208,7 +209,7 @@ func TestWatchList(t *testing.T) {
 	}
 }
 
-// TestWatchForms: events have the form that lists have.
+// TestWatchForms: events have the forms that lists have.
 func TestWatchForms(t *testing.T) {
 	f := threeClusters(t)
 	for accept, want := range map[string]string{
@@ -228,8 +229,8 @@ func TestWatchForms(t *testing.T) {
 	}
 }
 
-// TestWatchRights: what is not for the client any more is deleted for it, what now is, is added, and who may see nothing any more is
-// told so.
+// TestWatchRights: objects that the client may not see any more are sent as DELETED, and
+// objects that it may see now as ADDED. A client that may see nothing any more gets an error.
 func TestWatchRights(t *testing.T) {
 	f := threeClusters(t)
 	denied, closed := func(authorizationv1.ResourceAttributes) bool { return false }, map[string][]string{}
@@ -275,18 +276,20 @@ func TestWatchRights(t *testing.T) {
 	}
 }
 
-// TestWatchOfANewCluster: all clusters are open to a namespace, and then one joins that is not.
+// TestWatchOfANewCluster: a namespace may use all clusters, and then a cluster joins that it
+// may not use.
 func TestWatchOfANewCluster(t *testing.T) {
 	f := threeClusters(t)
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
-	f.closed = map[string][]string{"shop": {"iron"}} // which is not there yet
+	f.closed = map[string][]string{"shop": {"iron"}} // it has not joined yet
 	w := f.watch(t, "/api/v1/namespaces/shop/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/namespaces/shop/pods"))
 	f.put(t, "iron", "pods", newObject(podKind, "shop", "secret"))
 	f.put(t, "oak", "pods", newObject(podKind, "shop", "seen"))
 	w.expect("ADDED oak/shop/seen")
 }
 
-// TestWatchRightsWhileChanging: what changes between a watch's version and the lists that are read because its rights changed, is told once and right.
+// TestWatchRightsWhileChanging: if rights change, the watch reads lists. Changes between the
+// version of the watch and these lists are sent once, and correctly.
 func TestWatchRightsWhileChanging(t *testing.T) {
 	f := threeClusters(t)
 	denied := func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }
@@ -306,7 +309,7 @@ func TestWatchRightsWhileChanging(t *testing.T) {
 	f.put(t, "oak", "pods", newObject(podKind, "blog", "goes"))
 	f.put(t, "oak", "pods", newObject(podKind, "blog", "changes"))
 	w := f.watch(t, "/api/v1/pods?watch=true&resourceVersion="+f.version(t, "/api/v1/pods"))
-	meanwhile.once(func() { // before the first list of the review
+	meanwhile.once(func() { // before the first list with the new rights
 		f.remove(t, "oak", "pods", "blog", "goes")
 		f.remove(t, "oak", "pods", "shop", "db")
 		f.put(t, "oak", "pods", newObject(podKind, "blog", "changes"))
@@ -335,7 +338,7 @@ func TestWatchRightsWhileChanging(t *testing.T) {
 	w.expect("DELETED elm/blog/press", "DELETED elm/shop/web", "DELETED oak/blog/goes", "DELETED oak/shop/web", "DELETED oak/blog/changes", "ERROR 403 Forbidden", "")
 }
 
-// listening is a store that does something before it answers a list.
+// listening is a store that calls a function before it answers a list.
 type listening struct {
 	*store.Store
 
@@ -360,7 +363,8 @@ func (l *listening) List(ctx context.Context, q store.Query) (store.Page, error)
 	return l.Store.List(ctx, q)
 }
 
-// TestWatchWithoutHistory: of a type whose former states are not known, an object that is not selected is told as deleted at most once, however often it changes.
+// TestWatchWithoutHistory: for a type without history, an object that is not selected is sent
+// as DELETED at most once, however often it changes.
 func TestWatchWithoutHistory(t *testing.T) {
 	f := threeClusters(t)
 	lease := schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}
@@ -389,7 +393,7 @@ func TestWatchWithoutHistory(t *testing.T) {
 	w.expect("DELETED oak/shop/other", "ADDED oak/shop/other", "MODIFIED oak/shop/other", "DELETED oak/shop/other", "ADDED oak/shop/new")
 }
 
-// TestVersionsOfRequests: a version that is not known is refused, as clients expect of an API server.
+// TestVersionsOfRequests: an unknown version is refused, as clients expect of an API server.
 func TestVersionsOfRequests(t *testing.T) {
 	f := threeClusters(t)
 	now, err := store.ParseVersion(f.version(t, "/api/v1/pods"))
@@ -438,7 +442,8 @@ func TestVersionsOfRequests(t *testing.T) {
 	}
 }
 
-// TestDiscoveryIsNews: who has the document that says what is served is told so.
+// TestDiscoveryIsNews: a client that already has the current discovery document gets 304, until
+// the document changes.
 func TestDiscoveryIsNews(t *testing.T) {
 	f := threeClusters(t)
 	ask := func(tag string) *http.Response {
@@ -468,7 +473,7 @@ func TestDiscoveryIsNews(t *testing.T) {
 	}
 }
 
-// TestQualified: for programs, objects of one name in two clusters are two.
+// TestQualified: for programs, objects with the same name in two clusters have different names.
 func TestQualified(t *testing.T) {
 	f := threeClusters(t)
 	f.url = strings.Replace(f.url, fleetv1alpha1.FleetPath, fleetv1alpha1.QualifiedPath, 1)
@@ -505,8 +510,8 @@ func TestQualified(t *testing.T) {
 	w.expect("ADDED oak/shop@oak/new")
 }
 
-// TestInformer: client-go's informer has, in the end, what there is, whatever happens meanwhile: a database that is lost, a cluster that
-// leaves, connections that break.
+// TestInformer: client-go's informer has in the end all existing objects, after many changes, a
+// cluster that leaves and broken connections.
 func TestInformer(t *testing.T) {
 	f := threeClusters(t)
 	random := rand.New(rand.NewPCG(5, 6))

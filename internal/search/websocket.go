@@ -13,8 +13,8 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// isWebSocket reports whether a client requests its watch over a WebSocket, as user interfaces
-// in browsers do.
+// isWebSocket reports whether the headers of a request ask for a WebSocket. User interfaces in
+// browsers make their watches over WebSockets.
 func isWebSocket(r *http.Request) bool {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return false
@@ -29,8 +29,10 @@ func isWebSocket(r *http.Request) bool {
 	return false
 }
 
-// overWebSocket runs a watch whose events are messages, as API servers send them: text, or
-// binary for binary encodings.
+// overWebSocket upgrades the request to a WebSocket and calls run, until run returns. The ctx of
+// run ends when the client disconnects. Before, f.out and f.write are set so that each event is one
+// message, as API servers send it: text for JSON, else binary. The upgrade has the headers of w. A
+// request without an origin is refused.
 func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, encoding wire, run func(context.Context)) {
 	header := w.Header().Clone() // warnings
 	header.Del("Content-Type")
@@ -66,13 +68,14 @@ func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *htt
 	}.ServeHTTP(taken{w}, r)
 }
 
-// messages sends each message when it is written.
+// messages is the sender of a watch over a WebSocket. Each write is sent at once as a message.
 type messages struct{ *websocket.Conn }
 
 // Flush implements sender.
 func (messages) Flush() error { return nil }
 
-// taken hijacks the connection of a response writer that other writers may wrap.
+// taken adds Hijack to a response writer that may only wrap one with that method. The WebSocket
+// takes the connection over with it.
 type taken struct{ http.ResponseWriter }
 
 // Hijack implements http.Hijacker.

@@ -19,19 +19,19 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Window is a part of a list as a table: the rows as in the answer of GET, and the length of the
-// list.
+// Window is the part of a list that a page of the console shows, as a table: rows as in the answer
+// of a GET, and the length of the list. Search.Window returns it.
 type Window struct {
 	Kind    schema.GroupVersionKind // the kind in which the objects of the rows are shown
 	Columns []metav1.TableColumnDefinition
 	Rows    []WindowRow
-	// Total is the number of rows of the list. Unless Exact is true, there may be more.
+	// Total is the number of rows of the whole list. If Exact is false, the list may have more.
 	Total    int64
 	Exact    bool
 	Warnings []string
 }
 
-// WindowRow is a row and its object.
+// WindowRow is a row of a Window: the cells, and the object without its body.
 type WindowRow struct {
 	store.Row // without the body
 
@@ -39,16 +39,21 @@ type WindowRow struct {
 	Cells   []any
 }
 
-// MostWindow is the maximum number of rows of a window.
+// MostWindow is the maximum number of rows of a Window.
 const MostWindow = 200
 
-// mostCounted is the maximum number of rows that are counted beyond a window if no counter has
-// them.
+// mostCounted is how many rows beyond a window the store counts one by one for Window.Total. For
+// some lists the store has counters, and there is no limit.
 const mostCounted = 50_000
 
-// Window returns limit rows of a list from an offset on, for the user of ctx. path is escaped
-// and relative to the root of the fleet, query is that of a GET. changed is closed when an
-// object of the type of the list has changed; it is nil if that cannot be followed.
+// Window returns at most limit rows of a list from an offset on, as the user of ctx sees them. path
+// and query are those of a GET of the list. path is escaped and relative to the root of the fleet.
+// Objects that cannot be shown are left out, with a warning.
+//
+// changed is closed when an object of the type of the list has changed; nil: changes cannot be
+// observed. Beside an error, a changed that is not nil says when to try again. Parameters that
+// windows do not take, such as watch and limit, are errors (400). So are an offset or limit out of
+// range.
 func (s *Search) Window(ctx context.Context, path string, query url.Values, offset, limit int) (w Window, changed <-chan struct{}, err error) {
 	if !s.Ready() {
 		return w, nil, starting()
@@ -78,9 +83,10 @@ func (s *Search) Window(ctx context.Context, path string, query url.Values, offs
 	return w, changed, err
 }
 
-// Visible returns the clusters that the user of ctx may know. These are all clusters if the user
-// may list Clusters, or some type in all namespaces. For other users they are the clusters in
-// which they may see some namespace.
+// Visible returns the clusters that the user of ctx may know, for the console. A user that may list
+// Clusters, or some type in all namespaces, may know all clusters. Other users may know the
+// clusters in which they may see objects of some namespace. If there is no such namespace, the
+// error is Forbidden.
 func (s *Search) Visible(ctx context.Context) ([]string, error) {
 	if !s.Ready() {
 		return nil, starting()
@@ -120,7 +126,9 @@ func (s *Search) Visible(ctx context.Context) ([]string, error) {
 	return slices.DeleteFunc(clusters, seen.closed), nil
 }
 
-// windowed returns the type and the parameters that the path and the query of a window name.
+// windowed checks that the caller may list the type, and parses the path and the query of a window.
+// It returns an error (400) if the path is not the list of one mirrored type. It also returns one
+// for parameters that windows do not take: watch, limit, continue, at and others.
 func (s *Search) windowed(ctx context.Context, path string, query url.Values) (at location, p params, err error) {
 	at, ok := locate(path)
 	if _, metrics := s.live(at); !ok || at.Resource == "" || at.name != "" || at.watch || metrics || at.GroupVersion() == collectionVersion {
@@ -144,7 +152,8 @@ func (s *Search) windowed(ctx context.Context, path string, query url.Values) (a
 	return at, p, at.translate(&p)
 }
 
-// window reads the rows of a view into w.
+// window reads at most limit rows of the view v, from offset on, into w. It sets all fields of w,
+// and appends to w.Warnings. After an error, w may have a part of the rows.
 func (s *Search) window(ctx context.Context, w *Window, at location, p params, v view, offset, limit int) error {
 	p.limit = limit
 	skip := 0
@@ -155,7 +164,7 @@ func (s *Search) window(ctx context.Context, w *Window, at location, p params, v
 	}
 	v.query.Offset = p.offset
 	if uniform(v.kind) {
-		v.query.Version = "" // indexes do not have the version
+		v.query.Version = "" // indexes lack the version, and all objects have the requested one
 	}
 	pages, err := s.pages(v, p, 0)
 	if err != nil {
@@ -207,8 +216,10 @@ func (s *Search) window(ctx context.Context, w *Window, at location, p params, v
 	return err
 }
 
-// total returns the number of rows of a view, at least known. Counters are exact; without them
-// rows are counted up to mostCounted beyond known and further.
+// total returns the number of rows of the view v, and whether the number is exact. known rows were
+// read already, so the number is at least known. Without a counter of the store for the list, at
+// most known + further + mostCounted rows are counted. If there are more, the number is too small
+// and not exact.
 func (s *Search) total(ctx context.Context, p params, v view, known int64, further int) (n int64, exact bool, err error) {
 	q := v.query
 	q.Continue, q.Limit, q.Offset = "", int(known)+further+mostCounted, 0
@@ -219,8 +230,8 @@ func (s *Search) total(ctx context.Context, p params, v view, known int64, furth
 	return max(n, known), q.Limit == 0 || n < int64(q.Limit), err
 }
 
-// uniform reports whether all objects of a type have the requested version, except during a
-// change of versions.
+// uniform reports whether all clusters with the type have it in the requested API version. Then the
+// query need not ask for the version.
 func uniform(k kind) bool {
 	for _, clusters := range k.others {
 		if len(clusters) > 0 {
@@ -230,9 +241,10 @@ func uniform(k kind) bool {
 	return true
 }
 
-// isTerminating reports whether the object is being deleted.
+// isTerminating reports whether an object, given as JSON, is being deleted. It is false for invalid
+// JSON.
 func isTerminating(raw []byte) bool {
-	// A cheap check that excludes most objects.
+	// This check is cheap, and excludes most objects before the JSON is parsed.
 	if !bytes.Contains(raw, []byte(`"deletionTimestamp"`)) {
 		return false
 	}

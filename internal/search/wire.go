@@ -29,16 +29,16 @@ import (
 	sigsjson "sigs.k8s.io/json"
 )
 
-// wire is the encoding of answers. Objects are stored as JSON, which needs no conversion. The
-// other encodings are converted from JSON, object by object.
+// wire is an encoding of answers: JSON, YAML, CBOR or protobuf. Its methods convert from JSON, in
+// which objects are stored.
 type wire int
 
 const (
 	inJSON wire = iota
 	inYAML
 	inCBOR
-	inProtobuf      // drops fields that the known types do not have
-	inWholeProtobuf // returns a lossError for objects with such fields
+	inProtobuf      // protobuf: drops fields that the Go types of this program do not have
+	inWholeProtobuf // protobuf: returns a lossError for an object with such fields
 )
 
 const (
@@ -49,20 +49,21 @@ const (
 	mediaProtobuf     = "application/vnd.kubernetes.protobuf"
 )
 
-// mediaType returns the media type of documents.
+// mediaType returns the media type of an answer that is not a watch.
 func (w wire) mediaType() string {
 	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf, mediaProtobuf}[w]
 }
 
-// streamType returns the media type of watches; "": YAML has none.
+// streamType returns the media type of watches; "" for YAML, in which there are no watches.
 func (w wire) streamType() string {
 	const inProtobuf = mediaProtobuf + ";stream=watch"
 	return [...]string{mediaJSON, "", mediaCBORSequence, inProtobuf, inProtobuf}[w]
 }
 
+// protobuf reports whether the encoding is protobuf: inProtobuf or inWholeProtobuf.
 func (w wire) protobuf() bool { return w == inProtobuf || w == inWholeProtobuf }
 
-// known has the types that can be encoded in protobuf.
+// known has the Go types of the kinds that can be encoded in protobuf: those of Kubernetes.
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -73,13 +74,14 @@ var known = func() *runtime.Scheme {
 	return s
 }()
 
-// protobufs encodes objects of known types.
+// protobufs encodes objects of known types in protobuf.
 var protobufs = protobuf.NewSerializer(known, known)
 
-// marshaler is implemented by types with a protobuf encoding.
+// marshaler is implemented by Go types that have a protobuf encoding.
 type marshaler interface{ Marshal() ([]byte, error) }
 
-// can reports whether objects of a kind can be encoded in a form.
+// can reports whether objects of a kind can be encoded in the form. Only protobuf has limits: it
+// can encode PartialObjectMetadata, and objects of the kinds in known, but no tables.
 func (f form) can(gvk schema.GroupVersionKind) bool {
 	if !f.wire.protobuf() || f.as == asPartial {
 		return true
@@ -92,12 +94,15 @@ func (f form) can(gvk schema.GroupVersionKind) bool {
 	return err == nil && ok
 }
 
-// lossError is the error that an object has fields that its known type does not have, for
-// example from a newer Kubernetes. Protobuf would drop these fields, also when a client writes
-// back what it read.
+// lossError means that protobuf would drop fields of an object, because this program's Go type does
+// not have them: perhaps a newer Kubernetes added them. A client that writes back what it read
+// would then delete the fields. Only inWholeProtobuf returns it; another encoding can represent the
+// object.
 type lossError struct{ error }
 
-// typed returns the object of a known type that is encoded as JSON in raw.
+// typed decodes raw, which is the JSON of an object, into the Go type of its kind, for protobuf. A
+// kind that is not in known is an error. Unknown fields are dropped by inProtobuf, and are an error
+// of inWholeProtobuf. All errors of inWholeProtobuf are lossErrors.
 func (w wire) typed(raw []byte) (o runtime.Object, err error) {
 	var t metav1.TypeMeta
 	if err = json.Unmarshal(raw, &t); err == nil {
@@ -118,14 +123,16 @@ func (w wire) typed(raw []byte) (o runtime.Object, err error) {
 	return o, err
 }
 
-// valueOf parses JSON. For YAML too the JSON parser is used, since not all JSON is YAML: control
-// characters and the line breaks of Unicode are not.
+// valueOf parses JSON into maps, slices and scalars, with int64 for integers, to be encoded in YAML
+// or CBOR. JSON must not be parsed as YAML: control characters and the line breaks of Unicode are
+// valid in JSON, but not in YAML.
 func valueOf(raw []byte) (value any, err error) {
 	err = utiljson.Unmarshal(raw, &value)
 	return value, err
 }
 
-// document encodes one object as a document.
+// document encodes one object, given as JSON, as a whole document: the body of an answer. For JSON
+// the result is raw itself. A lossError means that only another encoding can represent the object.
 func (w wire) document(raw []byte) ([]byte, error) {
 	switch w {
 	case inYAML:
@@ -150,7 +157,9 @@ func (w wire) document(raw []byte) ([]byte, error) {
 	}
 }
 
-// answer writes an object as the answer.
+// answer writes an object as the body of an answer, with its Content-Type. If it returns an error,
+// nothing was written: the object cannot be encoded (encodingError), or only in another encoding
+// (lossError). An error of the connection is ignored.
 func (w wire) answer(to http.ResponseWriter, object any) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
@@ -165,7 +174,9 @@ func (w wire) answer(to http.ResponseWriter, object any) error {
 	return nil
 }
 
-// events returns the function that writes the events of a watch to a stream.
+// events returns a function that encodes events of a watch and writes them to the stream. In JSON
+// each ends with a newline. In protobuf its length (4 bytes, big-endian) precedes it. The function
+// returns an encodingError, a lossError or the error of the stream.
 func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) error {
 	return func(kind apiwatch.EventType, object any) error {
 		event, err := w.event(kind, object)
@@ -183,7 +194,9 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 	}
 }
 
-// event encodes one event of a watch, or returns an encodingError.
+// event encodes one event of a watch, without the newline or length that separates events in a
+// stream. The error is an encodingError, or a lossError if another encoding can represent the
+// object.
 func (w wire) event(kind apiwatch.EventType, object any) (event []byte, err error) {
 	defer func() { err = w.failed(err) }()
 	raw, err := marshal(object)
@@ -207,24 +220,28 @@ func (w wire) event(kind apiwatch.EventType, object any) (event []byte, err erro
 	return (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}).Marshal()
 }
 
-// encodingError is the error that an object cannot be encoded. It is not an error of the
-// connection.
+// encodingError means that an object cannot be encoded in the form that the client accepts. It is
+// not an error of the connection.
 type encodingError struct{ error }
 
 func (e encodingError) Unwrap() error { return e.error }
 
+// failed returns an encodingError with err and the media type. nil and a lossError are returned
+// unchanged.
 func (w wire) failed(err error) error {
 	if _, lost := errors.AsType[lossError](err); err == nil || lost {
-		return err // another encoding can represent the object
+		return err // for a lossError, the caller tries another encoding
 	}
 	return encodingError{fmt.Errorf("encode in %s: %w", w.mediaType(), err)}
 }
 
-// item encodes one item of a list for listing.item, or returns an encodingError.
+// item encodes one item of a list, given as JSON, in the form that listing.item takes. For JSON
+// that is raw itself, and for YAML a list of one item. The error is an encodingError, or a
+// lossError if another encoding can represent the object.
 func (w wire) item(raw []byte) (item []byte, err error) {
 	switch w {
-	// A list of one item needs no more indentation. Only the emitter knows which lines belong to
-	// a text.
+	// The item is encoded as a list of one item, so that its lines need no further indentation.
+	// Only the emitter of YAML knows which lines belong to a text and must not be indented.
 	case inYAML:
 		var value any
 		if value, err = valueOf(raw); err == nil {
@@ -247,18 +264,22 @@ func (w wire) item(raw []byte) (item []byte, err error) {
 	return item, w.failed(err)
 }
 
-// listing writes a list item by item.
+// listing writes a list to an answer, item by item. begin is called once, then item for each result
+// of wire.item, then end once. After an error the list is incomplete.
 type listing interface {
-	// begin writes the fields of a list except metadata and the items; items is the name of
-	// their field.
+	// begin writes the fields of a list except metadata and the items. items is the name of the
+	// field for the items.
 	begin(list map[string]any, items string) error
+	// item writes one item. In protobuf it returns errLongInProtobuf if the items have more than
+	// mostInProtobuf bytes together.
 	item(encoded []byte) error
-	// end writes the remaining fields.
+	// end writes the remaining fields. metadata must be a metav1.ListMeta. In protobuf any other
+	// field is an error.
 	end(fields map[string]any) error
 }
 
-// listing returns the listing that writes to out. In protobuf nothing is written before end,
-// because a list begins with its length.
+// listing returns the listing that writes a list in the encoding to out. In protobuf nothing is
+// written before end, because a list begins with its length.
 func (w wire) listing(out *bufio.Writer) listing {
 	switch w {
 	case inYAML:
@@ -282,7 +303,7 @@ func (l *jsonList) begin(list map[string]any, items string) error {
 	if err != nil {
 		return err
 	}
-	// The fields of the list without the closing brace, then the items.
+	// Write the fields of the list without the closing brace, because the items follow.
 	_, err = fmt.Fprintf(l.out, `%s,%q:[`, head[:len(head)-1], items)
 	return err
 }
@@ -348,15 +369,18 @@ func (l *yamlList) end(fields map[string]any) error {
 	return l.fields(fields)
 }
 
-// CBOR (RFC 8949): the tag of self-described CBOR, and lists and maps of indefinite length.
+// selfDescribed is the tag of self-described CBOR (RFC 8949). Documents and events in CBOR begin
+// with it.
 var selfDescribed = []byte{0xd9, 0xd9, 0xf7}
 
+// The first bytes of maps and lists of indefinite length in CBOR, and the byte that ends them.
 const (
 	cborMap   = 0xbf
 	cborArray = 0x9f
 	cborBreak = 0xff
 )
 
+// cborOf converts JSON to CBOR, without the tag selfDescribed.
 func cborOf(raw []byte) ([]byte, error) {
 	value, err := valueOf(raw)
 	if err != nil {
@@ -384,7 +408,7 @@ func (l *cborList) begin(list map[string]any, items string) error {
 
 func (l *cborList) fields(fields map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		// For the rules of JSON: omitted fields, times, quantities.
+		// Values go through JSON, for its rules about omitted fields, times and quantities.
 		raw, err := json.Marshal(fields[name])
 		if err != nil {
 			return err
@@ -419,8 +443,8 @@ func (l *cborList) end(fields map[string]any) error {
 	return l.out.WriteByte(cborBreak)
 }
 
-// mostInProtobuf is the maximum size in bytes of a list in protobuf, which must fit into memory.
-// A longer list is written in another encoding, if the client accepts one.
+// mostInProtobuf is the maximum size in bytes of the items of a list in protobuf, all of which must
+// be in memory. A longer list is answered in another encoding, if the client accepts one.
 const mostInProtobuf = 32 << 20
 
 var errLongInProtobuf = errors.New("the list is too long for protobuf")
@@ -446,7 +470,7 @@ func (l *protobufList) begin(list map[string]any, _ string) error {
 	l.kind.APIVersion, _ = list["apiVersion"].(string)
 	l.kind.Kind, _ = list["kind"].(string)
 	l.metadata, l.field = listMetadata, listItems
-	// In PartialObjectMetadataList of v1beta1 the two are exchanged.
+	// In PartialObjectMetadataList of v1beta1 the numbers of metadata and items are exchanged.
 	if l.kind.APIVersion == metav1beta1.SchemeGroupVersion.String() {
 		l.metadata, l.field = listItems, listMetadata
 	}

@@ -35,7 +35,7 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// get asks for an encoding and returns the answer as it is.
+// get requests an encoding and returns the answer without decoding it.
 func (f *fleet) get(t testing.TB, path, accept string) (resp *http.Response, body []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+path, nil)
@@ -87,7 +87,8 @@ func asJSON(t *testing.T, mediaType string, body []byte) map[string]any {
 	return o
 }
 
-// TestEncodings: what is answered is the same in each encoding, whole, in pages and one by one, and of each form.
+// TestEncodings: an answer is the same in each encoding: whole lists, pages and single objects,
+// in each form.
 func TestEncodings(t *testing.T) {
 	kinds(t)
 	f := newFleet(t, "elm", "oak")
@@ -143,8 +144,8 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestTextsInYAML: whatever characters a text has, it is the same in YAML, and cannot be taken for fields that the object does not have; one object
-// with such a text does not spoil a list.
+// TestTextsInYAML: a text of any characters is the same in YAML, and cannot be read as fields
+// that the object does not have. Such a text in one object does not damage a list.
 func TestTextsInYAML(t *testing.T) {
 	f := newFleet(t, "oak")
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
@@ -177,7 +178,7 @@ func TestTextsInYAML(t *testing.T) {
 	}
 }
 
-// ageless is an answer without what differs from one second to the next: ages in tables.
+// ageless returns an answer without the ages in tables, which change every second.
 func ageless(o map[string]any) string {
 	raw, err := yaml.Marshal(o)
 	if err != nil {
@@ -186,7 +187,8 @@ func ageless(o map[string]any) string {
 	return passing.ReplaceAllString(string(raw), "age")
 }
 
-// throughTypes is what Kubernetes' types have of an object or a list, in protobuf: that is without the kind of items.
+// throughTypes returns the fields that the types of Kubernetes have in protobuf, where items of
+// lists have no kind.
 func throughTypes(t *testing.T, o map[string]any) map[string]any {
 	t.Helper()
 	raw, err := json.Marshal(o)
@@ -216,7 +218,8 @@ func throughTypes(t *testing.T, o map[string]any) map[string]any {
 	return out
 }
 
-// TestNegotiation: the best of what the client accepts, as API servers rank it.
+// TestNegotiation: the answer has the best encoding that the client accepts, as API servers
+// rank them.
 func TestNegotiation(t *testing.T) {
 	f := threeClusters(t)
 	f.serve(gadgetV1, "gadgets", true, "oak")
@@ -250,7 +253,8 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// TestClientsInEachEncoding: Kubernetes' own clients list, read, watch and are refused in protobuf and CBOR.
+// TestClientsInEachEncoding: Kubernetes' own clients list, get, watch and read errors in
+// protobuf and CBOR.
 func TestClientsInEachEncoding(t *testing.T) {
 	f := threeClusters(t)
 	f.serve(gadgetV1, "gadgets", true, "oak")
@@ -365,7 +369,7 @@ func TestClientsInEachEncoding(t *testing.T) {
 	}
 }
 
-// where an object is, as cluster/namespace/name.
+// where returns the place of an object as cluster/namespace/name.
 func where(o runtime.Object) string {
 	m, err := meta.Accessor(o)
 	if err != nil {
@@ -374,7 +378,8 @@ func where(o runtime.Object) string {
 	return m.GetAnnotations()[fleetv1alpha1.ClusterAnnotation] + "/" + m.GetNamespace() + "/" + m.GetName()
 }
 
-// TestListsInProtobuf: what is written item by item is what every list of Kubernetes has.
+// TestListsInProtobuf: for every list type of Kubernetes, a list that is written item by item
+// can be decoded.
 func TestListsInProtobuf(t *testing.T) {
 	lists := 0
 	for gvk := range known.AllKnownTypes() {
@@ -386,7 +391,7 @@ func TestListsInProtobuf(t *testing.T) {
 		if empty, err := known.New(gvk); err != nil {
 			t.Fatal(err)
 		} else if _, ok := empty.(metav1.ListInterface); !ok {
-			continue // of discovery
+			continue // a type of discovery
 		}
 		lists++
 		one, err := known.New(item)
@@ -442,8 +447,9 @@ func (nothingMore) tail() (metav1.ListMeta, map[string]any) {
 	return metav1.ListMeta{ResourceVersion: "5"}, nil
 }
 
-// TestFieldsThatTheHubDoesNotKnow: what a newer Kubernetes has in its objects is not lost on the way to a client that would take it, though the client
-// prefers protobuf; who takes nothing else is told.
+// TestFieldsThatTheHubDoesNotKnow: fields of a newer Kubernetes are not lost if the client
+// accepts another encoding, even if it prefers protobuf. A client that accepts only protobuf
+// gets a warning.
 func TestFieldsThatTheHubDoesNotKnow(t *testing.T) {
 	const partial = ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 	const either = mediaProtobuf + "," + mediaJSON
@@ -518,7 +524,8 @@ func TestFieldsThatTheHubDoesNotKnow(t *testing.T) {
 	}
 }
 
-// TestLongListInProtobuf: a list that is too long to be kept in memory is had in pages, or in another encoding.
+// TestLongListInProtobuf: a list that is too long to be kept in memory needs pages, or another
+// encoding.
 func TestLongListInProtobuf(t *testing.T) {
 	f := newFleet(t, "oak")
 	f.serve(podKind, "pods", true, "oak")

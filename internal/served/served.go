@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Type is a type in one version that a cluster serves.
+// Type is a resource type that a cluster serves in one version.
 type Type struct {
 	schema.GroupVersionKind
 
@@ -20,14 +20,15 @@ type Type struct {
 	Namespaced bool
 }
 
-// Cluster has the types that a cluster serves.
+// Cluster has the resource types that a cluster serves. Types is empty if they are unknown.
 type Cluster struct {
 	Name  string
 	Minor int // minor version of its Kubernetes 1.x; 0: unknown
 	Types []Type
 }
 
-// Resource is a resource type with all clusters that serve it.
+// Resource summarizes one resource type: in which clusters it is served, with which versions and
+// scopes, and how these clusters differ. Lists of clusters have no duplicates.
 type Resource struct {
 	Group    string `json:"group,omitempty"`
 	Resource string `json:"resource"`
@@ -38,13 +39,14 @@ type Resource struct {
 	// Namespaced and ClusterScoped are the clusters that serve the type in that scope.
 	Namespaced    []string `json:"namespaced,omitempty"`
 	ClusterScoped []string `json:"clusterScoped,omitempty"`
-	// Missing are the clusters that do not serve the type.
+	// Missing are the clusters that do not serve the type, or whose types are unknown.
 	Missing []string `json:"missing,omitempty"`
 	// Conflicts are the differences between the clusters that serve the type.
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 }
 
-// Conflict is a difference between clusters that prevents one manifest from fitting all of them.
+// Conflict is a difference between the clusters that serve a type. It prevents one manifest from
+// fitting all of them.
 type Conflict string
 
 // Conflicts.
@@ -53,23 +55,27 @@ const (
 	NoCommonVersion Conflict = "NoCommonVersion"
 	// OtherScope: the type is namespaced in some clusters and cluster-scoped in others.
 	OtherScope Conflict = "OtherScope"
-	// OtherKind: the kind of the resource has different names.
+	// OtherKind: clusters have different kinds for the same group and resource.
 	OtherKind Conflict = "OtherKind"
 )
 
-// Clusters returns the sorted names of the clusters that serve the type.
+// Clusters returns the sorted names of the clusters that serve the type in any version and
+// scope.
 func (r *Resource) Clusters() []string {
 	all := slices.Concat(r.Namespaced, r.ClusterScoped)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// VersionNames returns all served versions, the preferred first.
+// VersionNames returns the versions that at least one cluster serves, the preferred one first:
+// stable before beta before alpha, then the newest.
 func (r *Resource) VersionNames() []string {
 	return slices.SortedFunc(maps.Keys(r.Versions), func(a, b string) int { return -version.CompareKubeAwareVersionStrings(a, b) })
 }
 
-// Resources returns the served resources of all clusters, sorted by group and resource.
+// Resources returns a summary of each resource type that one of the clusters serves, sorted by
+// group and resource. If clusters differ in the Kind, it is that of the first one. A cluster
+// without Types is in Missing of every resource.
 func Resources(clusters []Cluster) []*Resource {
 	found, kinds := map[schema.GroupResource]*Resource{}, map[schema.GroupResource]map[string]bool{}
 	add := func(to *[]string, name string) {
@@ -123,14 +129,16 @@ func Resources(clusters []Cluster) []*Resource {
 	return out
 }
 
-// Removal is the Kubernetes release that no longer serves a version of a kind.
+// Removal describes a version of a kind that Kubernetes stops serving. Minor is the release, as
+// 1.Minor, that no longer serves it. Replacement is the version and kind to use instead; empty:
+// none.
 type Removal struct {
 	Minor       int                     // minor version of Kubernetes 1.x
 	Replacement schema.GroupVersionKind // empty: none
 }
 
-// Removals returns all versions in scheme that Kubernetes 1.x removes, as the API types declare
-// it.
+// Removals returns all versions of kinds in scheme that a release of Kubernetes 1.x removes, as the
+// API types in scheme declare it. That release may be past or future.
 func Removals(scheme *runtime.Scheme) map[schema.GroupVersionKind]Removal {
 	out := map[schema.GroupVersionKind]Removal{}
 	for gvk := range scheme.AllKnownTypes() {
@@ -160,8 +168,8 @@ func Removals(scheme *runtime.Scheme) map[schema.GroupVersionKind]Removal {
 	return out
 }
 
-// Leaving returns the versions of kind that a Kubernetes later than 1.minor removes, by group and
-// version.
+// Leaving returns those of removals that are versions of kind and that a release after Kubernetes
+// 1.minor makes. The keys of the result are group and version, as in apiVersion.
 func Leaving(removals map[schema.GroupVersionKind]Removal, kind schema.GroupKind, minor int) map[string]Removal {
 	out := map[string]Removal{}
 	for gvk, r := range removals {

@@ -29,8 +29,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestConsole: through a server's public listener, the hub's API server and the fleet API a session is its user, and makes no link that
-// outlasts it.
+// TestConsole: through the public listener of a server, a session acts as its user on the hub's
+// API server and in the fleet API. It cannot create a link that is valid longer than itself.
 func TestConsole(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended, started := make(chan error, 1), make(chan *hub.Hub, 1)
@@ -86,7 +86,7 @@ func TestConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	browser := &http.Client{Jar: jar, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
-	// ask asks again while the answer is that there is none for the moment.
+	// ask repeats a request while the answer is a temporary error.
 	ask := func(method, path, body string) (code int, answer string) {
 		t.Helper()
 		testenv.Eventually(t, method+" "+path, testenv.Patience, func() error {
@@ -114,7 +114,7 @@ func TestConsole(t *testing.T) {
 		})
 		return code, answer
 	}
-	// With the page or, in a build without Node, how to get it.
+	// The page or, in a build without Node, how to get it.
 	if code, text := ask(http.MethodGet, "/", ""); code != http.StatusOK && code != http.StatusNotImplemented {
 		t.Errorf("%d %s", code, text)
 	}
@@ -132,7 +132,7 @@ func TestConsole(t *testing.T) {
 		`{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}`); code != http.StatusCreated || !strings.Contains(text, `"username":"system:serviceaccount:default:robot"`) {
 		t.Errorf("%d %s", code, text)
 	}
-	// Whoever is somebody makes a link for themselves, as they are.
+	// A user creates a link for themselves, with their name and groups.
 	config := h.Config()
 	config.Impersonate = rest.ImpersonationConfig{UserName: "alice", UID: "7", Groups: []string{"readers", "system:authenticated"}}
 	alice, err := kubernetes.NewForConfig(config)
@@ -152,7 +152,8 @@ func TestConsole(t *testing.T) {
 			t.Errorf("%d %s", code, text)
 		}
 		browser.Jar = robot
-	} else if !strings.Contains(string(made), string(fleetv1alpha1.ReasonNoConsole)) { // a build without Node
+	} else if !strings.Contains(string(made), string(fleetv1alpha1.ReasonNoConsole)) {
+		// A build without Node.
 		t.Errorf("%v %s", err, made)
 	}
 	for _, path := range []string{"consolelinks", "consolelink%73", "consolelinks?x=y"} {

@@ -11,7 +11,8 @@ import (
 	"orrery.dev/orrery/internal/server"
 )
 
-// TestMirrorDSNFile: what cannot be used is refused before anything is started, without what is in the file.
+// TestMirrorDSNFile: an unusable file is refused before anything starts. The error does not
+// show the content of the file.
 func TestMirrorDSNFile(t *testing.T) {
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open")

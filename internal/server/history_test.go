@@ -10,7 +10,8 @@ import (
 	"orrery.dev/orrery/internal/server"
 )
 
-// TestHistoryFlags: bounds and types that cannot be are refused before anything is started, by the name of their flag.
+// TestHistoryFlags: invalid bounds and types are refused before anything starts. The error
+// names the flag.
 func TestHistoryFlags(t *testing.T) {
 	for name, tc := range map[string]struct{ flag, want string }{
 		"NegativeTime": {"--mirror-history-time=-1h", "--mirror-history-time: -1h0m0s is negative"},

@@ -28,7 +28,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// everywhere is a namespace with a policy that places pairs.
+// everywhere returns a namespace with a policy that places pairs.
 func everywhere(ns string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -44,7 +44,7 @@ spec:
 `, ns)
 }
 
-// pair is a Deployment with its ConfigMap.
+// pair returns a Deployment with its ConfigMap.
 func pair(ns, name string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -65,7 +65,7 @@ spec:
 `, name, ns)
 }
 
-// readyAt is when the server said that it was ready.
+// readyAt waits until the server is ready and returns the time at which it was.
 func (r *replica) readyAt(t *testing.T) time.Time {
 	t.Helper()
 	r.ready(t)
@@ -81,11 +81,11 @@ func (r *replica) readyAt(t *testing.T) time.Time {
 	return at
 }
 
-// other are the writes that changed something and are none of those that a test expects, as text.
+// other returns, as text, the writes that changed something and that the test does not expect.
 func other(writes []testenv.Write, expected func(testenv.Write) bool) []string {
 	var out []string
 	for _, w := range writes {
-		// The Lease is how two servers are kept apart; it is renewed all the time.
+		// The Lease keeps two servers apart and is renewed all the time.
 		if w.Changed() && w.Resource != "leases" && !expected(w) {
 			out = append(out, w.String())
 		}
@@ -93,8 +93,9 @@ func other(writes []testenv.Write, expected func(testenv.Write) bool) []string {
 	return out
 }
 
-// TestWritesOfAServer names each write of a server to its hub: none after it said that it is ready but for what changes; of a
-// Deployment the binding, its status and the Deployment's own, of a ConfigMap the binding and its status; and by a restart none.
+// TestWritesOfAServer checks each write of a server to its hub. Once the server is ready, it
+// writes only because of changes: for a Deployment the binding, the status of the binding and
+// that of the Deployment, for a ConfigMap the binding and its status. A restart writes nothing.
 func TestWritesOfAServer(t *testing.T) {
 	target, ns := external(t), "writes-"+rand.String(8)
 	api, err := testenv.NewAPI(target)
@@ -115,7 +116,7 @@ func TestWritesOfAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// settled waits until a pair is placed, runs, and its statuses say so.
+	// settled waits until a pair is placed and runs, and its statuses say so.
 	settled := func(name string) {
 		t.Helper()
 		testenv.Eventually(t, name+" is settled", testenv.Patience, func() error {
@@ -153,7 +154,7 @@ func TestWritesOfAServer(t *testing.T) {
 		})
 	}
 
-	// events are those of the hub, each with the name of what it is about.
+	// events returns the events of the hub by name, with the object that each is about.
 	events := func() map[string]string {
 		t.Helper()
 		var list eventsv1.EventList
@@ -165,7 +166,8 @@ func TestWritesOfAServer(t *testing.T) {
 		return about
 	}
 
-	// readySince is since when oak answers: another time once it did not for a moment.
+	// readySince returns since when oak is ready. The time changes if oak did not answer for a
+	// moment.
 	readySince := func() (at metav1.Time) {
 		t.Helper()
 		testenv.Eventually(t, "oak answers", testenv.Patience, func() error {
@@ -183,7 +185,7 @@ func TestWritesOfAServer(t *testing.T) {
 		return at
 	}
 
-	// The first start. Events say what happened, and follow what is joined and placed.
+	// The first start. Events are written for the join and for what is placed.
 	server := startReplica(t, target)
 	ready := server.readyAt(t)
 	system := api.Object(t, "v1", "Namespace", "", "kube-system")
@@ -210,7 +212,7 @@ func TestWritesOfAServer(t *testing.T) {
 	if len(unexpected) > 0 {
 		t.Errorf("writes after the server was ready that nothing asked for:\n%s", strings.Join(unexpected, "\n"))
 	}
-	// The join changes the names of the clusters once, and nothing after it does.
+	// The join writes the names of the clusters once. Nothing writes them after it.
 	var namings []map[string]any
 	for _, w := range server.Writes(0) {
 		if names(w) {
@@ -222,8 +224,9 @@ func TestWritesOfAServer(t *testing.T) {
 		t.Errorf("writes of the names of the clusters (-want +got):\n%s", diff)
 	}
 
-	// What a pair costs. How often a status is written depends on how far apart the answers of clusters come, so kinds of writes are
-	// held here, and the benchmark counts.
+	// The writes for a pair. The number of status writes depends on the times between the
+	// answers of clusters. So this test checks the kinds of writes, and the benchmark counts
+	// them.
 	const count = 20
 	mark := server.Mark()
 	for i := range count {
@@ -236,7 +239,8 @@ func TestWritesOfAServer(t *testing.T) {
 	for _, w := range server.Writes(mark) {
 		_, of, _ := strings.Cut(w.Name, "-") // web-1-deployment
 		_, of, _ = strings.Cut(of, "-")
-		// A policy counts what it places, once a second at most, and a cluster may still be listed.
+		// A policy counts the objects that it places, once a second at most. A cluster may
+		// still be listed.
 		if w.Changed() && !slices.Contains([]string{"leases", "events", "clusters", "propagationpolicies"}, w.Resource) {
 			kinds[strings.TrimSpace(fmt.Sprintf("%s %s/%s %s", w.Verb, w.Resource, w.Subresource, of))] = true
 		}
@@ -249,8 +253,9 @@ func TestWritesOfAServer(t *testing.T) {
 		t.Errorf("kinds of writes (-want +got):\n%s", diff)
 	}
 
-	// A restart. What it would write, it has written when another pair is settled. On a busy machine
-	// oak may not answer for a moment, and that is written. Then another restart is examined.
+	// A restart. When another pair is settled, the server has written everything that it would
+	// write because of the restart. On a busy machine oak may not answer for a moment, and that
+	// is written. Then another restart is examined.
 	var (
 		inMember int
 		before   map[string]string
@@ -279,10 +284,11 @@ func TestWritesOfAServer(t *testing.T) {
 		}
 	}
 	ofLast := func(w testenv.Write) bool {
-		// Events are created as protobuf, which the recorder does not read: see below.
+		// Events are created as protobuf, which the recorder does not read. They are checked
+		// below.
 		return strings.HasPrefix(w.Name, "last-") || w.Resource == "propagationpolicies" || w.Resource == "events" && w.Verb == "create"
 	}
-	// Before it is ready the server applies its own definitions, which changes nothing.
+	// Before it is ready, the server applies its own definitions, which changes nothing.
 	unexpected = other(server.Writes(mark), func(w testenv.Write) bool { return ofLast(w) || w.Verb == "apply" && w.Time.Before(ready) })
 	if len(unexpected) > 0 {
 		t.Errorf("the restart wrote to the hub:\n%s", strings.Join(unexpected, "\n"))

@@ -9,7 +9,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-// TestMirrorKeys: keys are made once, for their owner alone; a file that others may read, or that has none, is refused, and no message has a key.
+// TestMirrorKeys: keys are created once, and only their owner may read the file. A file that
+// others may read, or that has no key, is refused. No message contains a key.
 func TestMirrorKeys(t *testing.T) {
 	var logged []string
 	log := funcr.New(func(_, args string) { logged = append(logged, args) }, funcr.Options{})

@@ -34,7 +34,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// How a test has this binary run a server instead of tests: by its data directory and the kubeconfig of its hub.
+// These variables let a test run this binary as a server. They have its data directory and the
+// kubeconfig of its hub.
 const (
 	serverDir  = "ORRERY_TEST_SERVER_DIR"
 	kubeconfig = "ORRERY_TEST_SERVER_KUBECONFIG"
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 1)
 }
 
-// serve runs a server as its users do, until SIGTERM.
+// serve runs a server until SIGTERM, as users do.
 func serve(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -62,8 +63,8 @@ func serve(dir string) error {
 	})
 }
 
-// leaseTimes are those of the servers of a test: the defaults under Soak. Without it a Lease lasts
-// longer: no server must lose it because the machine is busy.
+// leaseTimes returns the times of the servers of a test: the defaults under Soak. Otherwise a
+// Lease lasts longer, so that no server loses it because the machine is busy.
 func leaseTimes() hub.LeaseTimes {
 	if testenv.Soak() {
 		return hub.DefaultLeaseTimes
@@ -71,7 +72,7 @@ func leaseTimes() hub.LeaseTimes {
 	return hub.LeaseTimes{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond}
 }
 
-// replica is one of the servers of a hub, each of which reaches it by a recorder of its own.
+// replica is one of the servers of a hub. Each reaches the hub through its own recorder.
 type replica struct {
 	*testenv.Recorder
 	dir, log, kubeconfig string
@@ -103,7 +104,7 @@ func startReplica(t *testing.T, target *rest.Config) *replica {
 	return r
 }
 
-// start starts the server, for the first time or again.
+// start starts the server for the first time or again.
 func (r *replica) start(t *testing.T) {
 	t.Helper()
 	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -148,7 +149,8 @@ func (r *replica) ready(t *testing.T) {
 	})
 }
 
-// waits holds that the server waits: it says so, is not ready and has written nothing but the namespace of its Lease.
+// waits checks that the server waits: its log says so, it is not ready, and the hub has
+// accepted no write of it.
 func (r *replica) waits(t *testing.T) {
 	t.Helper()
 	testenv.Eventually(t, "the second server says that it waits", testenv.Patience, func() error {
@@ -167,7 +169,7 @@ func (r *replica) waits(t *testing.T) {
 	}
 }
 
-// end waits until the server has ended and returns its exit code.
+// end waits until the server has exited, and returns its exit code.
 func (r *replica) end(t *testing.T) int {
 	t.Helper()
 	select {
@@ -179,7 +181,7 @@ func (r *replica) end(t *testing.T) int {
 	}
 }
 
-// external is an API server with the accesses that others give to Orrery.
+// external starts an API server and returns access to it as users give it to Orrery.
 func external(t *testing.T) *rest.Config {
 	t.Helper()
 	h, err := hub.Start(t.Context(), hub.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
@@ -224,9 +226,9 @@ func external(t *testing.T) *rest.Config {
 	return config
 }
 
-// lease returns who holds the Lease, and when it was renewed last; no holder if nobody does.
+// lease returns the holder of the Lease and the time of the last renewal. holder is empty if no
+// server has the Lease.
 func lease(t *testing.T, api *testenv.API) (holder string, renewed time.Time) {
-	t.Helper()
 	t.Helper()
 	var found *unstructured.Unstructured
 	testenv.Eventually(t, "read the Lease", testenv.Patience, func() (err error) {
@@ -250,9 +252,9 @@ func holder(t *testing.T, api *testenv.API) string {
 	return holder
 }
 
-// takenOver waits until another than the holder's server has the Lease, and wants it to be taken when it had lasted, unless
-// it was given up. The time is that of the two requests at their recorders: the wall clock, which the Lease has, may be set
-// between a renewal and the next.
+// takenOver waits until a server other than was, the previous holder, has the Lease. Unless the
+// Lease was given up, it must have run out before. The times are those of the requests at their
+// recorders, since the wall clock, which the Lease has, may be set between two renewals.
 func takenOver(t *testing.T, api *testenv.API, old, next *replica, was string, givenUp bool) {
 	t.Helper()
 	begin := time.Now()
@@ -284,7 +286,7 @@ func takenOver(t *testing.T, api *testenv.API, old, next *replica, was string, g
 	if lasted := taken.Time.Sub(renewed.Time); !givenUp && lasted < times.Duration {
 		t.Errorf("the Lease was taken %s after it was renewed, and lasts %s: %s, %s", lasted, times.Duration, renewed, taken)
 	}
-	// A retry comes after 1 to 2.2 periods.
+	// A retry happens after 1 to 2.2 periods.
 	most := times.Duration + 4*times.RetryPeriod
 	if givenUp {
 		most = 4 * times.RetryPeriod
@@ -294,8 +296,8 @@ func takenOver(t *testing.T, api *testenv.API, old, next *replica, was string, g
 	}
 }
 
-// changesOfLease returns the writes by which a server took, renewed, and gave up the Lease, as far as they are known to be
-// performed.
+// changesOfLease returns the writes with which a server took, renewed and gave up the Lease, if
+// they are known to be applied.
 func changesOfLease(r *replica) []testenv.Write {
 	return slices.DeleteFunc(r.Writes(0), func(w testenv.Write) bool { return w.Resource != "leases" || !w.Changed() })
 }
@@ -317,8 +319,9 @@ func configMap(name, value string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: shop}\ndata: {value: %s}\n", name, value)
 }
 
-// TestTwoServersOnOneHub attacks the Lease by which two servers on one API server are kept apart: at every moment one of them
-// writes, to the hub and to members, and never the one that was stopped while it did.
+// TestTwoServersOnOneHub attacks the Lease that keeps two servers on one API server apart. At
+// any time only one of them writes to the hub and to members. A server that was stopped while
+// it wrote does not write again without the Lease.
 func TestTwoServersOnOneHub(t *testing.T) {
 	target := external(t)
 	api, err := testenv.NewAPI(target)
@@ -373,7 +376,8 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	edit("first")
 	placed("first")
 
-	// The first is stopped in the middle of its work, and goes on when the second has done it.
+	// The first server is stopped during its work, and continues when the second has done that
+	// work.
 	api.Apply(t, configMap("c-0", "second"))
 	first.signal(t, syscall.SIGSTOP)
 	takenOver(t, api, first, second, one, false)
@@ -381,9 +385,9 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	edit("second")
 	placed("second")
 	two := holder(t, api)
-	edit("third") // what the first has to do when it goes on
+	edit("third") // work for the first when it continues
 	placed("third")
-	second.signal(t, syscall.SIGSTOP) // from now on what is written to the member is written by the first
+	second.signal(t, syscall.SIGSTOP) // later writes to the member come from the first
 	testenv.Eventually(t, "nothing of the second is on its way", testenv.Patience, nothingUnderWay(oak))
 	hubMark, memberMark := first.Mark(), oak.Mark()
 	first.signal(t, syscall.SIGCONT)
@@ -408,7 +412,8 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	edit("fourth")
 	placed("fourth")
 
-	// What is stopped as it should be gives the Lease up: nobody waits until it runs out.
+	// A server that is stopped properly gives up the Lease, so no server waits until it runs
+	// out.
 	third := startReplica(t, target)
 	third.waits(t)
 	second.signal(t, syscall.SIGTERM)
@@ -418,7 +423,7 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	takenOver(t, api, second, third, two, true)
 	third.ready(t)
 
-	// Who waits ends in good order, too, and who is killed is followed.
+	// A waiting server also exits properly. A killed server is replaced.
 	fourth := startReplica(t, target)
 	fourth.waits(t)
 	fourth.signal(t, syscall.SIGTERM)
@@ -434,7 +439,8 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	edit("fifth")
 	placed("fifth")
 
-	// One that does not reach the hub for longer than the Lease lasts goes on if nobody has taken it.
+	// A server that cannot reach the hub for longer than the Lease lasts continues if no other
+	// server has taken the Lease.
 	five := holder(t, api)
 	fifth.Fail(testenv.Cut)
 	testenv.Eventually(t, "the Lease is over, and its holder says that it cannot renew it", testenv.Patience, func() error {
@@ -460,8 +466,8 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	}
 }
 
-// nothingUnderWay returns a check that holds once all writes to the member were answered and none came since it was asked
-// before.
+// nothingUnderWay returns a check that holds when all writes to the member are answered and no
+// write came since the previous check.
 func nothingUnderWay(oak *testenv.Member) func() error {
 	mark := -1
 	return func() error {

@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// TestPublicListener: a server says where agents find it, and answers there by the authority that it names, and still does after a restart.
+// TestPublicListener: a server publishes its address for agents. It answers there with a
+// certificate of the published authority, also after a restart.
 func TestPublicListener(t *testing.T) {
 	api := testenv.StartServer(t)
 	c, err := client.New(api.Config(), client.Options{Scheme: hub.Scheme()})

@@ -14,15 +14,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// clientBits is the length of the IPv6 prefix that counts as one address. One client usually has
-// all addresses of a /64.
+// clientBits is the length in bits of the IPv6 prefix that counts as one address. One client
+// usually has all addresses of a /64.
 const clientBits = 64
 
-// logInterval is the least time between two log lines of a pool.
+// logInterval is the minimum time between two log messages of a pool about closed connections.
 const logInterval = time.Minute
 
-// Address returns what counts as one address: the IPv4 address or the /64 of the IPv6 address in a
-// text IP:port. Texts in another form count as one address, the zero value.
+// Address returns the part of a client's address by which slots and rates are counted. remote is
+// IP:port. The result is the IPv4 address, or the /64 of the IPv6 address. For a text in another
+// form, it is the zero value.
 func Address(remote string) netip.Prefix {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -32,9 +33,10 @@ func Address(remote string) netip.Prefix {
 	return netip.PrefixFrom(address, min(clientBits, address.BitLen())).Masked()
 }
 
-// Options of a Pool.
+// Options are the settings of a Pool: the number of its slots, and what it reports when it closes a
+// connection.
 type Options struct {
-	// Limit is the number of slots.
+	// Limit is the number of slots, at least 1.
 	Limit int
 	// Closed is called for each connection that is closed because no slot is free. It must not
 	// block. It may be nil.
@@ -42,7 +44,9 @@ type Options struct {
 	Log    logr.Logger
 }
 
-// Pool is a number of slots.
+// Pool is a limited number of slots for connections of clients that have not proven who they are.
+// When no slot is free, a new connection takes the slot of another one, which is closed. It may be
+// used from several goroutines.
 type Pool struct {
 	options Options
 	clock   atomic.Uint64 // counts signs of life; see Slot.heard
@@ -51,11 +55,12 @@ type Pool struct {
 	held map[*Slot]struct{}
 	by   map[netip.Prefix]int // slots by address
 
-	closed atomic.Uint64 // since the last log line
+	closed atomic.Uint64 // connections closed since the last log message
 	log    rate.Sometimes
 }
 
-// Slot is the place of one connection.
+// Slot is held by one connection. Take returns it. The connection loses it with Release, or when
+// another connection takes it. It may be used from several goroutines.
 type Slot struct {
 	pool    *Pool
 	address netip.Prefix
@@ -65,7 +70,7 @@ type Slot struct {
 	heard atomic.Uint64
 }
 
-// New returns a Pool whose slots are all free.
+// New returns a Pool with Options.Limit free slots.
 func New(o Options) *Pool {
 	if o.Closed == nil {
 		o.Closed = func() {}
@@ -73,10 +78,11 @@ func New(o Options) *Pool {
 	return &Pool{options: o, held: map[*Slot]struct{}{}, by: map[netip.Prefix]int{}, log: rate.Sometimes{First: 1, Interval: logInterval}}
 }
 
-// Take returns a slot for a connection from the address IP:port. If none is free, another
-// connection loses its slot, and its drop is called: of the addresses with most slots, the
-// connection that was silent longest. If the new connection's own address is one of them, it is
-// a connection of that address. drop must not block.
+// Take returns a slot for a connection from the address remote, as IP:port. It never fails. If no
+// slot is free, Take takes one from another connection, and calls the drop of that connection,
+// which must close it. It chooses among the addresses with the most slots, and of their connections
+// the one that was silent longest. If the new connection's address is among them, a connection of
+// that address loses its slot. drop must not block.
 func (p *Pool) Take(remote string, drop func()) *Slot {
 	s := &Slot{pool: p, address: Address(remote), drop: drop}
 	s.Heard()
@@ -98,8 +104,9 @@ func (p *Pool) Take(remote string, drop func()) *Slot {
 	return s
 }
 
-// victim returns the slot that is taken from its connection for one from the address. The caller
-// holds mu, and every slot is taken.
+// victim returns the slot that Take gives to a new connection from the address, as described at
+// Take. It is never nil: if the address itself is among those with the most slots, it is a slot of
+// that address. victim changes nothing. All slots must be taken. The caller holds p.mu.
 func (p *Pool) victim(address netip.Prefix) *Slot {
 	most := 0
 	for _, n := range p.by {
@@ -118,7 +125,7 @@ func (p *Pool) victim(address netip.Prefix) *Slot {
 	return victim
 }
 
-// remove frees a slot. The caller holds mu.
+// remove frees the slot s. The caller holds p.mu.
 func (p *Pool) remove(s *Slot) {
 	delete(p.held, s)
 	if p.by[s.address]--; p.by[s.address] == 0 {
@@ -126,7 +133,9 @@ func (p *Pool) remove(s *Slot) {
 	}
 }
 
-// report counts and logs that a connection of an address was closed, which had share slots.
+// report calls Options.Closed for a connection that lost its slot. It also logs that, at most once
+// per logInterval. address is the address of that connection, and share the number of slots that
+// the address had.
 func (p *Pool) report(address netip.Prefix, share int) {
 	p.options.Closed()
 	p.closed.Add(1)
@@ -136,17 +145,19 @@ func (p *Pool) report(address netip.Prefix, share int) {
 	})
 }
 
-// Len returns how many slots are taken.
+// Len returns the number of slots that are taken by connections.
 func (p *Pool) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.held)
 }
 
-// Heard records that the connection was used just now.
+// Heard records that the connection was used just now. Take closes the connection first for which
+// this was longest ago.
 func (s *Slot) Heard() { s.heard.Store(s.pool.clock.Add(1)) }
 
-// Held reports whether the connection still has its slot.
+// Held reports whether the connection still has its slot: it was not released, and no other
+// connection took it.
 func (s *Slot) Held() bool {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -154,7 +165,8 @@ func (s *Slot) Held() bool {
 	return held
 }
 
-// Release frees the slot. It does nothing if the slot is free.
+// Release frees the slot, when its connection has proven who it is or has ended. It does nothing if
+// the connection no longer has the slot. It does not call drop.
 func (s *Slot) Release() {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()

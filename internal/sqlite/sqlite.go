@@ -16,36 +16,41 @@ import (
 
 // Errors for errors.Is. Any other error means that the file cannot be used at present.
 var (
-	// ErrDamaged: the file is no database, or a part of it cannot be read. The readable parts
-	// are not reliable.
+	// ErrDamaged: the file is not a database, or a part of it cannot be read. The readable parts are
+	// not reliable.
 	ErrDamaged = errors.New("database is damaged")
 	// ErrFull: there is no space for a write. Data that was written before is intact, and the
 	// write can be retried.
 	ErrFull = errors.New("no space left for the database")
 	// ErrLocked: another process or connection held the database for longer than the timeout.
 	ErrLocked = errors.New("database is locked")
-	// ErrNewer: the database was written by a newer version.
+	// ErrNewer: a newer version of the program wrote the database, with a schema that this version
+	// does not know.
 	ErrNewer = errors.New("database of a newer version")
-	// ErrRefused: the database refused a statement or one of its values. A retry does not help.
+	// ErrRefused: the database refused a statement or one of its values, for example because of a
+	// constraint. A retry does not help.
 	ErrRefused = errors.New("database refused the statement")
 )
 
-// readers is the number of concurrent queries.
+// readers is the maximum number of concurrent queries.
 const readers = 4
 
-// DB is an open database. Write has one connection with immediate transactions. Read has
-// several connections, which see a transaction completely or not at all. The methods of both
-// return the driver's errors, see Classify.
+// DB is an open database. Write has one connection, whose transactions lock the database when they
+// begin. Read has several connections, which see a transaction completely or not at all. Errors of
+// the methods of Write and Read come from the driver; Classify translates them. A DB may be used
+// from several goroutines, except for Check.
 type DB struct {
 	Write, Read *sql.DB
 
 	path string
-	info fs.FileInfo // of the file at the last Check
+	info fs.FileInfo // the file at the last Check, or at Open
 }
 
-// Open opens or creates the file, with mode 0600, and runs the migration steps that have not
-// run yet. The file's user_version is the number of steps that ran. Therefore a released step
-// is never edited; a change is another step.
+// Open opens or creates the database file at path, with mode 0600. The directory must exist. Each
+// of steps is the SQL of one migration of the schema. Open runs the steps that have not run on the
+// file yet, each in a transaction. The file stores their number in user_version, so a released step
+// is never edited; a change is another step. Errors are classified as by Classify. The error is
+// ErrNewer if more steps ran on the file than there are.
 func Open(ctx context.Context, path string, steps []string) (_ *DB, err error) {
 	db, err := open(ctx, path, steps)
 	if err != nil {
@@ -77,9 +82,9 @@ func open(ctx context.Context, path string, steps []string) (_ *DB, err error) {
 	return db, nil
 }
 
-// private sets the mode of the file before SQLite opens it, because the journal gets the same
-// mode. An existing file is not opened here: closing it would release the locks that this
-// process may have on it.
+// private creates the file with mode 0600, or sets that mode on an existing file. Open calls it
+// before SQLite opens the file, because the journal gets the same mode. private does not open an
+// existing file: closing it would release the locks that this process may have on it.
 func private(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -91,7 +96,8 @@ func private(path string) error {
 	return f.Close()
 }
 
-// dsn returns the data source name of the database, with the pragmas of each connection.
+// dsn returns the data source name of the database at path. Each connection executes some common
+// pragmas, and then the given ones.
 func dsn(path string, pragmas ...string) string {
 	q := url.Values{
 		"vfs":     {"unix-excl"},
@@ -100,7 +106,8 @@ func dsn(path string, pragmas ...string) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
-// migrate runs the steps that have not run on the database.
+// migrate runs the steps that have not run on the database yet. The error is ErrNewer if more steps
+// ran than there are.
 func migrate(ctx context.Context, db *sql.DB, steps []string) error {
 	var version int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
@@ -117,6 +124,7 @@ func migrate(ctx context.Context, db *sql.DB, steps []string) error {
 	return nil
 }
 
+// migrateOne runs the SQL of one step and sets user_version to version, in one transaction.
 func migrateOne(ctx context.Context, db *sql.DB, version int, script string) error {
 	return transact(ctx, db, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, script); err != nil {
@@ -128,14 +136,17 @@ func migrateOne(ctx context.Context, db *sql.DB, version int, script string) err
 	})
 }
 
-// Transact runs f in a transaction for writes, and rolls it back if f fails. Its error is
-// classified.
+// Transact runs f in a transaction for writes, and commits it if f returns nil. If f returns an
+// error, Transact rolls the transaction back. f is called once. f must not call Transact, which
+// would wait forever for the only connection for writes. Errors of the driver are classified as by
+// Classify, and f's own errors are returned.
 func (db *DB) Transact(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return Classify(transact(ctx, db.Write, f))
 }
 
-// View runs f in a transaction for reads, which sees one state of the database. Its error is
-// classified.
+// View runs f in a transaction for reads, in which all queries see the same state of the database.
+// f is called once. Errors of the driver are classified as by Classify, and f's own errors are
+// returned.
 func (db *DB) View(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return Classify(transact(ctx, db.Read, f))
 }
@@ -151,7 +162,8 @@ func transact(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// rollback ends a failed transaction. SQLite has often ended it already, which is no error.
+// rollback undoes and ends a failed transaction. If SQLite has already ended the transaction, that
+// is no error.
 func rollback(tx *sql.Tx) error {
 	err := tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) || code(err) == sqlite3.SQLITE_ERROR {
@@ -160,9 +172,10 @@ func rollback(tx *sql.Tx) error {
 	return err
 }
 
-// Check returns ErrDamaged if the file was removed, replaced or truncated since the last Check.
-// SQLite itself continues with the data in memory until it needs a missing part. Check is not
-// safe for concurrent use.
+// Check returns ErrDamaged if the database's file was removed or replaced since Open, or truncated
+// since the last Check. Without Check, SQLite continues with the data in memory until it needs a
+// missing part. Any other error means that the file cannot be examined now. Check must not run in
+// two goroutines at once.
 func (db *DB) Check() error {
 	info, err := os.Stat(db.path)
 	switch {
@@ -179,12 +192,13 @@ func (db *DB) Check() error {
 	return nil
 }
 
-// Close closes the database.
+// Close waits for running queries, and closes the connections for reads and for writes.
 func (db *DB) Close() error { return errors.Join(db.Read.Close(), db.Write.Close()) }
 
-// SetAside renames the file and its journal to PATH.damaged-TIME and returns that path. The
-// database must be closed, because SQLite removes the journal by name when it closes a
-// database.
+// SetAside renames a damaged database file and its journal files to PATH.damaged-TIME, or to
+// PATH.damaged-TIME-N if that exists. It returns the new path. now is the time for the name. Files
+// that do not exist are skipped. The database must be closed, because SQLite removes the journal by
+// name when it closes a database.
 func SetAside(path string, now time.Time) (string, error) {
 	aside := path + ".damaged-" + now.UTC().Format("20060102T150405Z")
 	for n := 2; exists(aside); n++ {
@@ -203,7 +217,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Classify wraps errors of the driver in the errors above. It returns all others unchanged.
+// Classify wraps an error of the driver with the error of this package that describes it, such as
+// ErrFull, so that errors.Is finds it. Errors that none of them describes, and nil, are returned
+// unchanged.
 func Classify(err error) error {
 	kind := kindOf(err)
 	if kind == nil || errors.Is(err, kind) {
@@ -212,6 +228,8 @@ func Classify(err error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
+// kindOf returns the error of this package, such as ErrFull, that describes an error of the driver.
+// For any other error it returns nil.
 func kindOf(err error) error {
 	switch code(err) {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:

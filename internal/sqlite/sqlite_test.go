@@ -42,7 +42,8 @@ func count(db *DB) (n int, err error) {
 	return n, err
 }
 
-// TestFiles: of mode 0600, under any path, and without the mapped index that a truncation would turn into a SIGBUS.
+// TestFiles: the files have mode 0600 and may have any path. There is no mapped index file
+// beside them, which would cause a SIGBUS if it were truncated.
 func TestFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a b?c#d%20")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -74,7 +75,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestReadersSeeWholeWrites: several connections of one process work side by side with unix-excl.
+// TestReadersSeeWholeWrites: connections of one process work concurrently with unix-excl.
+// Readers see a transaction completely or not at all.
 func TestReadersSeeWholeWrites(t *testing.T) {
 	db := openDB(t, filepath.Join(t.TempDir(), "x.db"))
 	done := make(chan struct{})

@@ -13,17 +13,19 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// clusters holds the names of the hub's Clusters. The value is false while a Cluster has no API
-// server yet.
+// clusters has the names of the Clusters on the hub. The value of a name is false while the API
+// server of the cluster is still being built. It has no names before synced returns true. Several
+// goroutines may call its methods.
 type clusters struct {
 	synced toolscache.InformerSynced
 
 	mu    sync.RWMutex
-	built map[string]bool
+	built map[string]bool // see member.Built
 }
 
-// watchClusters follows the hub's Clusters and calls changed for each that comes, goes, or gets
-// its API server.
+// watchClusters returns the clusters of the hub, which the informers fill once they run. It calls
+// changed with the name of each Cluster that is added or deleted, or that gets or loses its API
+// server. changed must not block.
 func watchClusters(ctx context.Context, informers cache.Informers, changed func(cluster string)) (*clusters, error) {
 	c := &clusters{built: map[string]bool{}}
 	convert := func(o any) *clusterv1alpha1.Cluster {
@@ -45,6 +47,8 @@ func watchClusters(ctx context.Context, informers cache.Informers, changed func(
 	return c, nil
 }
 
+// set records a Cluster that was added (before is nil), changed or deleted (after is nil). news is
+// true unless the Cluster existed before and its API server is as before.
 func (c *clusters) set(before, after *clusterv1alpha1.Cluster) (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +62,8 @@ func (c *clusters) set(before, after *clusterv1alpha1.Cluster) (news bool) {
 	return !known || was != is
 }
 
-// left reports whether the hub has no such Cluster.
+// left reports whether the hub has no Cluster with the name. Before c.synced returns true, it is
+// true for every name.
 func (c *clusters) left(name string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -66,8 +71,9 @@ func (c *clusters) left(name string) bool {
 	return !known
 }
 
-// joins reports whether a cluster that is not a member yet becomes one. The registry reports
-// when.
+// joins reports whether the hub has a Cluster with the name whose API server exists. If such a
+// cluster is not a member yet, it becomes one soon, and the registry of members then sends an
+// event.
 func (c *clusters) joins(name string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

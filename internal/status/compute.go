@@ -23,80 +23,85 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
+	"orrery.dev/orrery/internal/template"
 )
 
 const (
-	maxItems            = 100  // clusters in aggregatedStatus
-	maxItemMessage      = 1024 // the schema's limit of appliedMessage
-	maxScheduledMessage = 1024 // the message names clusters that were not chosen
-	maxConditionMessage = 512
-	maxNamed            = 5 // clusters that a message names
+	maxItems            = 100  // clusters in status.aggregatedStatus
+	maxItemMessage      = 1024 // bytes of appliedMessage, as the schema limits it
+	maxScheduledMessage = 1024 // bytes of the message of the condition Scheduled
+	maxConditionMessage = 512  // bytes of the messages of the other conditions
+	maxNamed            = 5    // clusters that a message names
 )
 
-// contact says whether a cluster answers.
+// contact says whether a cluster answers the hub.
 type contact int
 
 const (
-	unsure contact = iota // not probed yet
+	unsure contact = iota // not probed yet since the start
 	answers
-	lost
+	lost // it does not answer, or is no longer on the hub
 )
 
-// view is what is known of a binding in one cluster.
+// view is what is known of a binding in one cluster: of its copy, the object that was rendered from
+// the template.
 type view struct {
 	cluster string
 	id      string // the ID of the cluster, see member.ID; "": it does not answer
 	placed  bool   // the binding names the cluster
-	// leaving is true if the binding does not name the cluster, and the copy stays until as much
-	// is available elsewhere.
+	// leaving is true if the binding no longer names the cluster, but the copy stays there until as
+	// many replicas are available elsewhere.
 	leaving bool
 	contact contact
-	result  *apply.Result     // nil: not known
-	listed  bool              // the mirror knows every object of the type
-	object  *mirror.Object    // nil: there is none, or it is not known
+	result  *apply.Result     // of the last attempt to write the copy; nil: none is known
+	listed  bool              // the mirror knows every object of the type in the cluster
+	object  *mirror.Object    // the copy; nil: there is none, or it is not known
 	ended   *mirror.Object    // the last state of a copy that is gone; nil: none was seen
-	run     *workv1alpha2.Run // the new record of the work there; nil: none
-	contest apply.Contest     // why the copy is contested
+	run     *workv1alpha2.Run // record of the work of a Job or Pod in the cluster; nil: none
+	contest apply.Contest     // another client undoes writes of the copy; empty Reason: none does
 
-	// recorded is what was known of the cluster before this process started; nil: nothing.
+	// recorded is the entry of the cluster in the stored status of the binding, or from before the
+	// start; nil: none.
 	recorded *workv1alpha2.AggregatedStatusItem
 }
 
-// subject is the current template of a status.
+// subject has the facts about the template of a binding on which the status depends.
 type subject struct {
-	version    string // see template.Version; "": not known
-	generation int64  // 0 for kinds without
-	observed   int64  // observedGeneration in its status
-	nodePorts  map[string]int64
-	// deletion says what the deletion of the template waits for; "": the template is not deleted,
-	// or waits for nothing. waitReason is the reason of the condition.
+	version    string           // see template.Version; "": the template is not known
+	generation int64            // 0 for kinds without generations
+	observed   int64            // observedGeneration in the status of the template
+	nodePorts  map[string]int64 // see interpreter.NodePorts
+	// deletion is the message about what the deletion of the template waits for; "": the template is
+	// not deleted, or waits for nothing. waitReason is the reason for the condition DeletionWaits.
 	deletion, waitReason string
 	edited               bool // this process has seen another version of the template
-	// isNew is true if this process has not watched long enough to know that no copy is contested.
+	// isNew is true while this process has not run long enough to know that no client undoes writes of
+	// copies any more.
 	isNew bool
 }
 
-// applied says whether a cluster has the manifest that is wanted now.
+// applied says whether a cluster has the manifest that is wanted now, as far as is known.
 type applied int
 
 const (
-	unknown applied = iota // the earlier status stays
+	unknown applied = iota // the status that was written before stays
 	yes
-	no          // for the reason in the result of the cluster
-	unreachable // the cluster cannot be asked
-	waiting     // the cluster has not answered for this version yet
+	no          // for the reason in view.result
+	unreachable // the cluster does not answer
+	waiting     // the present version has not been written to the cluster yet
 )
 
-// The state of a binding in a cluster, with the conclusions for its status.
-type standing struct {
+// clusterState is what is known of a binding in a cluster, with what its status says about that.
+type clusterState struct {
 	view
 	applied applied
-	item    workv1alpha2.AggregatedStatusItem
+	item    workv1alpha2.AggregatedStatusItem // the entry of the cluster in the status
 }
 
-// current reports whether the object in the cluster, too, is the one that is wanted now. What
-// was applied counts as present until the cluster shows otherwise.
-func (s standing) current() bool {
+// current reports whether the copy in the cluster is the one that is wanted now: its manifest was
+// applied, and the mirror does not show another one. It is also true if the work has ended and no
+// copy is left.
+func (s clusterState) current() bool {
 	switch {
 	case s.applied != yes:
 		return false
@@ -109,30 +114,32 @@ func (s standing) current() bool {
 	}
 }
 
-// judge returns the state of a binding in each cluster, sorted by cluster.
-func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standing, error) {
-	standings := make([]standing, 0, len(views))
+// judge returns the state of the binding b in the cluster of each view, sorted by cluster. of
+// describes the template. The error is that of a status that cannot be encoded.
+func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]clusterState, error) {
+	states := make([]clusterState, 0, len(views))
 	alone := len(b.Spec.Clusters) == 1
 	for _, v := range views {
 		v.deletedAgain()
-		s := standing{view: v, applied: judgeApplied(b, of, v)}
+		s := clusterState{view: v, applied: judgeApplied(b, of, v)}
 		var err error
 		if s.item, err = item(s, binding.Kind(b).GroupKind(), alone); err != nil {
 			return nil, err
 		}
-		standings = append(standings, s)
+		states = append(states, s)
 	}
-	slices.SortFunc(standings, func(a, b standing) int { return cmp.Compare(a.cluster, b.cluster) })
-	return standings, nil
+	slices.SortFunc(states, func(a, b clusterState) int { return cmp.Compare(a.cluster, b.cluster) })
+	return states, nil
 }
 
-// judgeApplied judges one cluster. Only a result for the current template, binding and manifest
-// counts.
+// judgeApplied returns whether one cluster has the manifest that is wanted now. A result of the
+// applier counts only if it is about the present template and binding, and is not stale. Without
+// one, the status that an earlier process wrote counts, if it may still hold.
 func judgeApplied(b *workv1alpha2.ResourceBinding, of subject, v view) applied {
 	r := v.result
 	switch {
 	case r != nil && of.version != "" && b.Spec.Resource.Generation == of.generation &&
-		!r.Stale && r.Generation >= b.Generation && r.Template == of.version:
+		!r.Stale && r.Generation >= b.Generation && template.Same(r.Template, of.version):
 		if r.Applied {
 			return yes
 		}
@@ -151,10 +158,10 @@ func judgeApplied(b *workv1alpha2.ResourceBinding, of subject, v view) applied {
 	return waiting
 }
 
-// stands reports whether the status that an earlier process wrote may still hold for the
-// current template. The generation of the template shows that. For a template without
-// generations, an edit while no process ran would go unnoticed. So the status does not hold
-// then for a cluster that cannot be asked.
+// stands reports whether the status that an earlier process wrote may still hold for the present
+// template: the generations of binding and template are the same, and this process saw no edit. A
+// template without generations may have been edited while no process ran. So for such a template
+// the status does not hold for a lost cluster (c).
 func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 	w := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
 	if w == nil || w.ObservedGeneration != b.Generation || of.edited {
@@ -163,20 +170,22 @@ func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 	return of.version == "" || b.Spec.Resource.Generation == of.generation && (of.generation != 0 || c != lost)
 }
 
-// compute returns the new status of a binding. Parts that are not known stay.
+// compute returns the new status of the binding b. Conditions and counts about which too little is
+// known stay as they are. of describes the template, outcome is the last decision (nil: none is
+// known), and states and runs are those of the clusters. It changes no argument.
 func compute(
-	b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, standings []standing, runs []workv1alpha2.Run, now time.Time,
+	b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, states []clusterState, runs []workv1alpha2.Run, now time.Time,
 ) workv1alpha2.BindingStatus {
 	status := *b.Status.DeepCopy()
-	status.AggregatedStatus, status.Runs = items(standings), runs
+	status.AggregatedStatus, status.Runs = items(states), runs
 	if outcome != nil {
 		set(&status, metav1.Condition{
 			Type: workv1alpha2.ConditionScheduled, Status: outcome.Status, Reason: outcome.Reason,
 			Message: cut(outcome.Message, maxScheduledMessage), ObservedGeneration: outcome.Generation,
 		}, now)
 	}
-	standings = slices.DeleteFunc(slices.Clone(standings), func(s standing) bool { return !s.placed })
-	if c, ok := counts(standings); ok {
+	states = slices.DeleteFunc(slices.Clone(states), func(s clusterState) bool { return !s.placed })
+	if c, ok := counts(states); ok {
 		status.Counts = &c
 	}
 	if of.version != "" && len(of.nodePorts) == 0 {
@@ -186,11 +195,11 @@ func compute(
 	if of.version != "" && of.deletion == "" {
 		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits)
 	}
-	if contested(standings) == nil && (!of.isNew || len(standings) == 0) {
+	if contested(states) == nil && (!of.isNew || len(states) == 0) {
 		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionContested)
 	}
 	for _, c := range []*metav1.Condition{
-		fullyApplied(standings), healthy(standings), hubNodePorts(of, standings), deletionWaits(of), contested(standings),
+		fullyApplied(states), healthy(states), hubNodePorts(of, states), deletionWaits(of), contested(states),
 	} {
 		if c != nil {
 			c.ObservedGeneration = b.Generation
@@ -200,10 +209,11 @@ func compute(
 	return status
 }
 
-// items returns the entries of single clusters: first of those that are to hold no copy any
-// more, as only the entries remember them, then of those that are not applied and healthy.
-func items(standings []standing) []workv1alpha2.AggregatedStatusItem {
-	rank := func(s standing) int {
+// items returns the entries of the status for at most maxItems clusters. Clusters that are to have
+// no copy any more come first, because only their entry remembers them. Then come clusters in which
+// the copy is not applied and healthy, then all others.
+func items(states []clusterState) []workv1alpha2.AggregatedStatusItem {
+	rank := func(s clusterState) int {
 		switch {
 		case !s.placed:
 			return 0
@@ -212,18 +222,19 @@ func items(standings []standing) []workv1alpha2.AggregatedStatusItem {
 		}
 		return 2
 	}
-	standings = slices.Clone(standings)
-	slices.SortStableFunc(standings, func(a, b standing) int { return cmp.Compare(rank(a), rank(b)) })
+	states = slices.Clone(states)
+	slices.SortStableFunc(states, func(a, b clusterState) int { return cmp.Compare(rank(a), rank(b)) })
 	var items []workv1alpha2.AggregatedStatusItem
-	for _, s := range standings[:min(maxItems, len(standings))] {
+	for _, s := range states[:min(maxItems, len(states))] {
 		items = append(items, s.item)
 	}
 	return items
 }
 
-// counts returns the numbers of clusters. ok is false if too little is known to change the status.
-func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
-	for _, s := range standings {
+// counts returns the numbers of clusters in which the copy is applied, healthy and unhealthy. ok is
+// false if nothing is known of some cluster; the numbers in the status then stay.
+func counts(states []clusterState) (c workv1alpha2.ClusterCounts, ok bool) {
+	for _, s := range states {
 		if s.applied == unknown && s.recorded == nil {
 			return c, false
 		}
@@ -242,9 +253,11 @@ func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
 	return c, true
 }
 
-// item returns the entry of one cluster. If it is the only cluster (alone), the entry has the
-// whole reflected status.
-func item(s standing, kind schema.GroupKind, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
+// item returns the entry of one cluster in the status. Parts that are not known stay as they were
+// recorded. alone is true if the binding names only this cluster: then the entry has the whole
+// reflected status of the copy, else only what interpreter.Brief returns. kind is that of the
+// template.
+func item(s clusterState, kind schema.GroupKind, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
 	var recorded workv1alpha2.AggregatedStatusItem
 	if s.recorded != nil {
 		recorded = *s.recorded
@@ -258,7 +271,7 @@ func item(s standing, kind schema.GroupKind, alone bool) (workv1alpha2.Aggregate
 	case s.applied == yes && s.result != nil:
 		i.Applied, i.AppliedMessage = true, cut(s.result.Message, maxItemMessage)
 	case s.applied == yes:
-		i.Applied = true // as an earlier process saw it
+		i.Applied = true // an earlier process recorded that
 	default:
 		i.Applied, i.AppliedMessage = false, ""
 	}
@@ -289,7 +302,7 @@ func item(s standing, kind schema.GroupKind, alone bool) (workv1alpha2.Aggregate
 	return i, nil
 }
 
-// sameJSON reports whether two documents are equal as JSON.
+// sameJSON reports whether two JSON documents have the same content.
 func sameJSON(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -298,7 +311,8 @@ func sameJSON(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// precedence lists the reasons why a binding is not applied, the most urgent first.
+// precedence lists the reasons for which the condition FullyApplied is False, the most urgent
+// first. The condition has the first one that applies to a cluster.
 var precedence = []string{
 	workv1alpha2.ReasonHubRestored,
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
@@ -306,16 +320,18 @@ var precedence = []string{
 	workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
 }
 
-// fullyApplied returns the condition FullyApplied; nil if too little is known to change it.
-func fullyApplied(standings []standing) *metav1.Condition {
+// fullyApplied returns the condition FullyApplied: whether all clusters have the wanted manifest.
+// It is nil if too little is known to change the condition. For a binding without clusters it is
+// False.
+func fullyApplied(states []clusterState) *metav1.Condition {
 	c := &metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionFalse}
-	if len(standings) == 0 {
+	if len(states) == 0 {
 		c.Reason = workv1alpha2.ReasonNoClusterFits
 		return c
 	}
 	var due, notes []string
 	messages := map[string][]string{}
-	for _, s := range standings {
+	for _, s := range states {
 		switch s.applied {
 		case unknown:
 			return nil
@@ -346,16 +362,17 @@ func fullyApplied(standings []standing) *metav1.Condition {
 	return c
 }
 
-// healthy returns the condition Healthy; nil if too little is known to change it. A healthy
-// object counts only if it is the one that is wanted now.
-func healthy(standings []standing) *metav1.Condition {
+// healthy returns the condition Healthy: whether the copies in all clusters are healthy. It is nil
+// if too little is known to change the condition. A healthy copy counts only if it is the one that
+// is wanted now. The condition is Unknown if a cluster does not answer.
+func healthy(states []clusterState) *metav1.Condition {
 	c := &metav1.Condition{Type: workv1alpha2.ConditionHealthy, Status: metav1.ConditionFalse}
-	if len(standings) == 0 {
+	if len(states) == 0 {
 		c.Reason = workv1alpha2.ReasonNoClusterFits
 		return c
 	}
 	var away, unhealthy, due, unjudged []string
-	for _, s := range standings {
+	for _, s := range states {
 		switch {
 		case s.contact == lost:
 			away = append(away, s.cluster)
@@ -385,28 +402,28 @@ func healthy(standings []standing) *metav1.Condition {
 		c.Reason, c.Message = workv1alpha2.ReasonProgressing, listing(due, ", ")
 	case len(unjudged) > 0:
 		c.Status, c.Reason = metav1.ConditionUnknown, workv1alpha2.ReasonCannotJudge
-		c.Message = "its status does not say whether it does its job: " + listing(unjudged, ", ")
+		c.Message = "no health check for this kind: " + listing(unjudged, ", ")
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, workv1alpha2.ReasonHealthy
 	}
 	return c
 }
 
-// hubNodePorts returns the condition that says whether the clusters serve a Service of type
-// NodePort at its node ports on the hub; nil if that is not known, or the template is no such
-// Service. A cluster that cannot be asked counts as it was last seen.
-func hubNodePorts(of subject, standings []standing) *metav1.Condition {
+// hubNodePorts returns the condition HubNodePorts: whether all clusters serve a Service of type
+// NodePort at the node ports that it has on the hub. It is nil if that is not known, or the
+// template is not such a Service. For a cluster that does not answer, its last state counts.
+func hubNodePorts(of subject, states []clusterState) *metav1.Condition {
 	if len(of.nodePorts) == 0 {
 		return nil
 	}
 	var own []string
 	known := false
-	for _, s := range standings {
+	for _, s := range states {
 		if !s.placed {
 			continue
 		}
 		if !s.current() {
-			return nil // its ports are those of another generation
+			return nil // the ports may be those of an earlier version
 		}
 		var status map[string]any
 		if s.object != nil {
@@ -435,10 +452,10 @@ func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 	}
 }
 
-// reported returns the reports for the template's own status. ok is false if too little is
-// known to change that status.
-func reported(of subject, standings []standing) (reports []interpreter.Report, ok bool) {
-	for _, s := range standings {
+// reported returns the reports from which interpreter.Aggregate computes the status of the
+// template. ok is false if too little is known to change that status.
+func reported(of subject, states []clusterState) (reports []interpreter.Report, ok bool) {
+	for _, s := range states {
 		switch {
 		case !s.placed && s.leaving && s.contact != lost && s.object != nil:
 			reports = append(reports, interpreter.Report{Cluster: s.cluster, Leaving: true, Status: s.object.Status})
@@ -458,8 +475,8 @@ func reported(of subject, standings []standing) (reports []interpreter.Report, o
 			r.Current = s.current()
 			r.Observed = r.Current && interpreter.Observed(r.Status)
 		} else {
-			// An earlier process saw it applied. That keeps the status that it wrote, but advances
-			// nothing.
+			// Only an earlier process saw that the copy was applied. So the status of the template
+			// stays, but its observedGeneration does not increase.
 			r.Current = s.applied == yes && of.observed == of.generation
 			r.Observed = r.Current
 		}
@@ -468,13 +485,15 @@ func reported(of subject, standings []standing) (reports []interpreter.Report, o
 	return reports, true
 }
 
-// set sets a condition. Only a change of its status changes lastTransitionTime.
+// set sets a condition in the status. lastTransitionTime changes only if the status of the
+// condition changes.
 func set(status *workv1alpha2.BindingStatus, c metav1.Condition, now time.Time) {
 	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&status.Conditions, c)
 }
 
-// listing joins the first texts about clusters and counts the others.
+// listing joins the first maxNamed texts about clusters with the separator, and adds the number of
+// the others. The result fits into the message of a condition.
 func listing(said []string, separator string) string {
 	more := ""
 	if len(said) > maxNamed {
@@ -484,7 +503,8 @@ func listing(said []string, separator string) string {
 	return cut(strings.Join(said, separator), maxConditionMessage-len(more)-100) + more
 }
 
-// cut shortens a text to at most n bytes without splitting a character.
+// cut shortens a text to at most n bytes without splitting a character. A text that was cut ends
+// with an ellipsis.
 func cut(s string, n int) string {
 	const ellipsis = "…"
 	if len(s) <= n {

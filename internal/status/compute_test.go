@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/placement"
 )
 
-// summary is a status without the words and times of its conditions.
+// summary is a status without the messages and times of its conditions.
 type summary struct {
 	Items      map[string]itemSummary
 	Conditions map[string]string // type: status/reason
@@ -49,7 +49,7 @@ func summarise(s workv1alpha2.BindingStatus) summary {
 	return out
 }
 
-// computed computes a status from views of clusters as the writer does, with what the binding says of them.
+// computed computes a status from views as the writer does: each view gets the item that b has.
 func computed(
 	t testing.TB, b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, views []view, at time.Time,
 ) workv1alpha2.BindingStatus {
@@ -62,11 +62,11 @@ func computed(
 			}
 		}
 	}
-	standings, err := judge(b, of, views)
+	states, err := judge(b, of, views)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compute(b, of, outcome, standings, b.Status.Runs, at)
+	return compute(b, of, outcome, states, b.Status.Runs, at)
 }
 
 func TestCompute(t *testing.T) {
@@ -104,9 +104,11 @@ func TestCompute(t *testing.T) {
 		return map[string]string{"Scheduled": "True/Scheduled", "FullyApplied": fullyApplied, "Healthy": healthy}
 	}
 
-	edited := subject{version: "uid/7/y", generation: 7, observed: 7, edited: true} // its labels, say
-	ahead := subject{version: "uid/8/x", generation: 8, observed: 7, edited: true}  // of its placement
-	unversioned := subject{version: "uid/123/x"}                                    // a ConfigMap
+	// edited has other labels, for example. ahead is newer than its placement. unversioned has
+	// a kind without generations, such as ConfigMap.
+	edited := subject{version: "uid/7/y", generation: 7, observed: 7, edited: true}
+	ahead := subject{version: "uid/8/x", generation: 8, observed: 7, edited: true}
+	unversioned := subject{version: "uid/123/x"}
 
 	cases := map[string]struct {
 		of      *subject // nil: now
@@ -275,7 +277,8 @@ func TestCompute(t *testing.T) {
 	}
 }
 
-// TestObservedGeneration: the template's own status speaks of the template as it is now.
+// TestObservedGeneration: the status of the template is about its current generation only when
+// every cluster has it.
 func TestObservedGeneration(t *testing.T) {
 	const generation = 1
 	up := map[string]any{"observed": true, "available": true, "replicas": int64(2), "updatedReplicas": int64(2), "readyReplicas": int64(2), "availableReplicas": int64(2)}
@@ -297,9 +300,9 @@ func TestObservedGeneration(t *testing.T) {
 	}
 	cases := map[string]struct {
 		of       subject
-		placedAs int64 // the template's generation that the binding is about
+		placedAs int64 // the template's generation in the binding
 		views    []view
-		// want is the observedGeneration; 0: the template's status is left as it is.
+		// want is the observedGeneration; 0: the status of the template is not written.
 		want, updated int64
 		reason        string
 	}{
@@ -333,11 +336,11 @@ func TestObservedGeneration(t *testing.T) {
 			for i := range tc.views {
 				tc.views[i].recorded = &written.AggregatedStatus[i]
 			}
-			standings, err := judge(b, tc.of, tc.views)
+			states, err := judge(b, tc.of, tc.views)
 			if err != nil {
 				t.Fatal(err)
 			}
-			reports, ok := reported(tc.of, standings)
+			reports, ok := reported(tc.of, states)
 			if !ok {
 				if tc.want != 0 {
 					t.Fatal("the template's status is left as it is")
@@ -378,12 +381,13 @@ func TestPlacing(t *testing.T) {
 	}
 }
 
-// wide is a binding of a Deployment that is applied and healthy in so many clusters.
+// wide returns a binding of a Deployment that is applied and healthy in this number of
+// clusters.
 func wide(clusters int) (*workv1alpha2.ResourceBinding, subject, []view) {
 	b := &workv1alpha2.ResourceBinding{}
 	b.APIVersion, b.Kind = "work.orrery.dev/v1alpha2", "ResourceBinding"
 	b.Namespace, b.Name, b.Generation = "shop", "frontend-deployment", 3
-	b.UID = "5c2e1f4a-93b7-4a53-9e01-55aa0f7c6c11" // etcd holds no resourceVersion
+	b.UID = "5c2e1f4a-93b7-4a53-9e01-55aa0f7c6c11" // etcd does not store the resourceVersion
 	b.CreationTimestamp = metav1.Unix(1000, 0)
 	b.Finalizers = []string{workv1alpha2.Finalizer}
 	b.Spec = workv1alpha2.BindingSpec{
@@ -407,7 +411,8 @@ func wide(clusters int) (*workv1alpha2.ResourceBinding, subject, []view) {
 	return b, of, views
 }
 
-// TestBytes: a binding is small, members' status bodies apart, and grows little.
+// TestBytes: a binding without the status bodies of members is small, and grows little with
+// each cluster.
 func TestBytes(t *testing.T) {
 	size := func(clusters int) int {
 		b, of, views := wide(clusters)
@@ -441,7 +446,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestFirstHundred: a status speaks of the clusters that need a look, and counts all.
+// TestFirstHundred: a status lists the clusters with problems first, at most 100, and counts
+// all.
 func TestFirstHundred(t *testing.T) {
 	b, of, views := wide(250)
 	views[249].object = &mirror.Object{Digest: "d", Health: workv1alpha2.ResourceUnhealthy, Status: map[string]any{"cause": "1 of 2 replicas available: ImagePullBackOff"}}
@@ -463,8 +469,8 @@ func TestFirstHundred(t *testing.T) {
 		t.Errorf("Healthy says %q, want %q", healthy.Message, want)
 	}
 
-	// After a restart nothing is known of those that the status leaves out: it stays, or comes
-	// from what is recorded elsewhere.
+	// After a restart nothing is known of the clusters that the status does not list. The
+	// counts stay, or come from what is recorded elsewhere.
 	b.Status = status
 	for i := range views {
 		views[i] = view{cluster: views[i].cluster, placed: views[i].placed}
@@ -489,7 +495,7 @@ func TestNews(t *testing.T) {
 	rejected := condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonRejected)
 	conflict := condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonConflict)
 	applying := condition(workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonApplying)
-	noRoom := condition(workv1alpha2.ConditionScheduled, metav1.ConditionFalse, workv1alpha2.ReasonInsufficient)
+	insufficient := condition(workv1alpha2.ConditionScheduled, metav1.ConditionFalse, workv1alpha2.ReasonInsufficient)
 	for name, tc := range map[string]struct {
 		before, after []metav1.Condition
 		want          []string
@@ -499,8 +505,8 @@ func TestNews(t *testing.T) {
 		"Refused":         {[]metav1.Condition{fine}, []metav1.Condition{rejected}, []string{"Rejected"}},
 		"StillRefused":    {[]metav1.Condition{rejected}, []metav1.Condition{rejected}, nil},
 		"AnotherReason":   {[]metav1.Condition{rejected}, []metav1.Condition{conflict}, []string{"Conflict"}},
-		"NoRoom":          {[]metav1.Condition{fine}, []metav1.Condition{noRoom, fine}, []string{"Insufficient"}},
-		"RefusedAndFirst": {nil, []metav1.Condition{noRoom, rejected}, []string{"Insufficient", "Rejected"}},
+		"NoRoom":          {[]metav1.Condition{fine}, []metav1.Condition{insufficient, fine}, []string{"Insufficient"}},
+		"RefusedAndFirst": {nil, []metav1.Condition{insufficient, rejected}, []string{"Insufficient", "Rejected"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -531,10 +537,10 @@ func TestRemoval(t *testing.T) {
 		"Refused":     {[]view{kept(2, workv1alpha2.ReasonListFails, "unknown"), refused}, workv1alpha2.ReasonRejected, "b (unknown), c (no)"},
 		"OfBefore":    {[]view{kept(1, workv1alpha2.ReasonConflict, "no")}, workv1alpha2.ReasonRemoving, " b"},
 		"GoesOn":      {[]view{kept(2, workv1alpha2.ReasonRemoving, "")}, workv1alpha2.ReasonRemoving, " b"},
-		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b; they are not gone yet either from a"},
+		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b; copies also still exist in a"},
 		"LostAndRefused": {
 			[]view{{cluster: "a", contact: lost}, kept(2, workv1alpha2.ReasonListFails, "unknown"), refused},
-			workv1alpha2.ReasonClusterUnreachable, ": a; they are not gone yet either from b (unknown), c (no)",
+			workv1alpha2.ReasonClusterUnreachable, ": a; copies also still exist in b (unknown), c (no)",
 		},
 		"LostAlone": {[]view{{cluster: "b", contact: lost}}, workv1alpha2.ReasonClusterUnreachable, ": b"},
 	} {
@@ -569,19 +575,31 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestEveryReasonIsSaid: whatever keeps a cluster from having the manifest, the condition says so.
+// TestEveryReasonIsSaid: the condition has each reason why a cluster lacks the manifest.
 func TestEveryReasonIsSaid(t *testing.T) {
 	for _, reason := range []string{
 		workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonRenderFailed,
 		workv1alpha2.ReasonPodSecurity, workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonHubRestored, workv1alpha2.ReasonApplying,
 		workv1alpha2.ReasonSuspended, workv1alpha2.ReasonOverrideMissing,
 	} {
-		c := fullyApplied([]standing{
+		c := fullyApplied([]clusterState{
 			{view: view{cluster: "oak", result: &apply.Result{Reason: reason, Message: "why"}}, applied: no},
 			{view: view{cluster: "pine"}, applied: yes},
 		})
 		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reason || c.Message != "oak: why" {
 			t.Errorf("%s: the condition is %+v", reason, c)
+		}
+	}
+}
+
+// TestStatusOfTemplateChanges: a result counts for the present template also if the status of the
+// template changed since. A lost cluster cannot report a new result.
+func TestStatusOfTemplateChanges(t *testing.T) {
+	b := &workv1alpha2.ResourceBinding{}
+	for version, want := range map[string]applied{"u/d1/x": yes, "u/d2/x": unreachable, "u/d1/y": unreachable} {
+		v := view{contact: lost, result: &apply.Result{Applied: true, Template: "u/d1/x/5"}}
+		if got := judgeApplied(b, subject{version: version}, v); got != want {
+			t.Errorf("%s: applied is %v, want %v", version, got, want)
 		}
 	}
 }

@@ -26,11 +26,12 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// The condition Contested is there as long as a copy is contested, changes only with what it says, and outlives a restart until the new process knows better.
+// The condition Contested exists as long as a copy is contested, and changes only with its
+// message. It survives a restart until the new process has observed the copy itself.
 func TestContested(t *testing.T) {
 	of := subject{version: "uid/7/x", generation: 7, observed: 7}
-	var told recordedEvents
-	w := &writer{events: &told}
+	var events recordedEvents
+	w := &writer{events: &events}
 	b := &workv1alpha2.ResourceBinding{}
 	b.Namespace, b.Generation, b.Spec.Resource.Generation = "shop", 2, 7
 	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "elm"}, {Name: "oak"}}
@@ -43,27 +44,27 @@ func TestContested(t *testing.T) {
 	for _, step := range []struct {
 		name     string
 		elm, oak apply.Contest
-		absent   bool // the copy in oak
-		isNew    bool // the process
+		absent   bool // the copy in oak is missing
+		isNew    bool // the process has just started
 		reason   string
-		message  []string // that it has
-		told     recordedEvents
-		same     bool // the status is as it was
+		message  []string // parts of the message
+		events   recordedEvents
+		same     bool // the status does not change
 	}{
 		{name: "AsItIsToBe"},
-		{name: "AFieldIsChanged", oak: fields, reason: fields.Reason, message: []string{"oak: " + fields.Message, "leave the field out of the template"}, told: warnings(fields.Reason)},
+		{name: "AFieldIsChanged", oak: fields, reason: fields.Reason, message: []string{"oak: " + fields.Message, apply.PutBackPace(), "leave the field out of the template"}, events: warnings(fields.Reason)},
 		{name: "AndAgain", oak: fields, reason: fields.Reason, same: true},
 		{name: "InBoth", oak: fields, elm: fields, reason: fields.Reason, message: []string{"elm: ", "; oak: "}},
 		{name: "ARestart", isNew: true, reason: fields.Reason, same: true},
 		{name: "AndOneIsSeenAgain", isNew: true, elm: fields, reason: fields.Reason, message: []string{"elm: " + fields.Message + ";"}},
 		{name: "ItEnds"},
-		{name: "ItIsDeleted", oak: deleted, absent: true, reason: deleted.Reason, message: []string{"oak: " + deleted.Message, "audit log"}, told: warnings(deleted.Reason)},
+		{name: "ItIsDeleted", oak: deleted, absent: true, reason: deleted.Reason, message: []string{"oak: " + deleted.Message, "audit log"}, events: warnings(deleted.Reason)},
 		{name: "AndIsThereForAMoment", oak: deleted, reason: deleted.Reason, same: true},
 		{name: "AndIsDeletedAgain", oak: deleted, absent: true, reason: deleted.Reason, same: true},
 		{name: "TheMoreUrgentReason", oak: deleted, elm: fields, reason: deleted.Reason, message: []string{"oak: ", "; elm: "}},
 		{name: "ItEndsAsWell"},
 	} {
-		told, moment = nil, moment.Add(time.Minute)
+		events, moment = nil, moment.Add(time.Minute)
 		result := &apply.Result{Applied: true, Reason: workv1alpha2.ReasonFullyApplied, Generation: 2, Template: of.version, Digest: "d"}
 		views := []view{
 			{cluster: "elm", placed: true, contact: answers, listed: true, object: &mirror.Object{Health: workv1alpha2.ResourceHealthy, Digest: "d"}, result: result, contest: step.elm},
@@ -80,7 +81,7 @@ func TestContested(t *testing.T) {
 			t.Errorf("%s: the status is as before: %t, want %t:\n%s", step.name, same, step.same, cmp.Diff(b.Status, status))
 		}
 		b.Status = status
-		if diff := cmp.Diff(step.told, told); diff != "" {
+		if diff := cmp.Diff(step.events, events); diff != "" {
 			t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
 		}
 		c := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionContested)
@@ -102,7 +103,8 @@ func TestContested(t *testing.T) {
 	}
 }
 
-// However often a copy is changed and put back, the hub's objects are written once.
+// The objects of the hub are written once, even if a copy is changed and put back again and
+// again.
 func TestAContestedCopyIsWrittenOfOnce(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -153,9 +155,9 @@ func TestAContestedCopyIsWrittenOfOnce(t *testing.T) {
 	if c := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionContested); !strings.Contains(c.Message, `oak: "labeller" changes metadata.labels.team of deployments.apps `+ns+"/a") {
 		t.Errorf("the condition is %+v", c)
 	}
-	told := []string{"Deployment FieldsChanged", "ResourceBinding FieldsChanged"}
+	expected := []string{"Deployment FieldsChanged", "ResourceBinding FieldsChanged"}
 	f.eventually("events tell of it", func() error {
-		if got := f.warnings(ns); !cmp.Equal(told, got) {
+		if got := f.warnings(ns); !cmp.Equal(expected, got) {
 			return fmt.Errorf("there are %v", got)
 		}
 		return nil
@@ -173,7 +175,7 @@ func TestAContestedCopyIsWrittenOfOnce(t *testing.T) {
 	if b.ResourceVersion != version {
 		t.Errorf("the binding was written: %+v", b.Status)
 	}
-	if got := f.warnings(ns); !slices.Equal(told, got) {
+	if got := f.warnings(ns); !slices.Equal(expected, got) {
 		t.Errorf("the events are %v", got)
 	}
 	cancel()

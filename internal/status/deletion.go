@@ -6,8 +6,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// deletionWaits returns the condition DeletionWaits; nil if the template is not deleted, or
-// waits for nothing.
+// deletionWaits returns the condition DeletionWaits; nil if the template is not deleted, or its
+// deletion waits for nothing.
 func deletionWaits(of subject) *metav1.Condition {
 	if of.deletion == "" {
 		return nil

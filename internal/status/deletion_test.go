@@ -15,7 +15,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// recordedEvents are events as TYPE REASON of GOTYPE.
+// recordedEvents are events, each as "TYPE REASON of GOTYPE".
 type recordedEvents []string
 
 func (r *recordedEvents) Eventf(regarding, _ runtime.Object, eventtype, reason, _, _ string, _ ...any) {
@@ -37,15 +37,15 @@ func TestDeletionWaits(t *testing.T) {
 		}
 		return o
 	}
-	var told recordedEvents
-	w := &writer{events: &told}
+	var events recordedEvents
+	w := &writer{events: &events}
 	b := &workv1alpha2.ResourceBinding{}
 	b.Namespace, b.Spec.Resource.Kind, b.Spec.Resource.Name = "shop", "ConfigMap", "held"
 	for _, step := range []struct {
 		name   string
 		object *unstructured.Unstructured
 		want   []string // finalizers that are named
-		told   recordedEvents
+		events recordedEvents
 	}{
 		{"NotDeleted", template(false, "example.com/cleanup"), nil, nil},
 		{"ItsDependentsGo", template(true, metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents), nil, nil},
@@ -56,7 +56,7 @@ func TestDeletionWaits(t *testing.T) {
 		{"TemplateNotKnown", nil, []string{"b"}, nil},
 		{"MadeAnew", template(false), nil, nil},
 	} {
-		told = nil
+		events = nil
 		status := compute(b, subjectOf(step.object), nil, nil, nil, time.Now())
 		w.tell(b, status)
 		b.Status = status
@@ -67,7 +67,7 @@ func TestDeletionWaits(t *testing.T) {
 			!strings.Contains(c.Message, "are removed: "+strings.Join(step.want, ", ")+";"):
 			t.Errorf("%s: the condition is %+v, want one that names %v", step.name, c, step.want)
 		}
-		if diff := cmp.Diff(step.told, told); diff != "" {
+		if diff := cmp.Diff(step.events, events); diff != "" {
 			t.Errorf("%s: events (-want +got):\n%s", step.name, diff)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// The binding says how many completions fell to a cluster and how many succeeded there, as far as
-// anybody knows it, and which cluster a mark is about.
+// The binding records how many completions a cluster got and how many succeeded there, if that
+// is known, and which cluster a mark is for.
 func TestRunsOfADividedJob(t *testing.T) {
 	const began, complete = workv1alpha2.RunBegan, workv1alpha2.RunComplete
 	at, later := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))

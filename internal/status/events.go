@@ -12,35 +12,38 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// maxNote is the API server's limit for the text of an event.
+// maxNote is the number of bytes that an API server allows in the note of an Event.
 const maxNote = 1024
 
-// events records events on the hub.
+// events records Events on the hub. The recorder of the manager implements it, and tests replace
+// it.
 type events interface {
 	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
 }
 
-// failures are the reasons of FullyApplied for which a user has to do something.
+// failures are the reasons of the condition FullyApplied about which users get an Event, because
+// they have to do something.
 var failures = []string{
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
 	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonListFails,
 }
 
-// news returns the conditions of a status that failed, or began to wait, since the status
-// before.
+// news returns the conditions in after about which users get an Event: they failed, began to wait
+// or became contested since before, or did so for another reason. A condition that became good is
+// not among them.
 func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 	var failed []metav1.Condition
 	for _, c := range after.Conditions {
-		var speaks bool
+		var notable bool
 		switch c.Type {
 		case workv1alpha2.ConditionScheduled:
-			speaks = c.Status == metav1.ConditionFalse
+			notable = c.Status == metav1.ConditionFalse
 		case workv1alpha2.ConditionFullyApplied:
-			speaks = c.Status == metav1.ConditionFalse && slices.Contains(failures, c.Reason)
+			notable = c.Status == metav1.ConditionFalse && slices.Contains(failures, c.Reason)
 		case workv1alpha2.ConditionDeletionWaits, workv1alpha2.ConditionContested:
-			speaks = c.Status == metav1.ConditionTrue
+			notable = c.Status == metav1.ConditionTrue
 		}
-		if !speaks {
+		if !notable {
 			continue
 		}
 		if old := meta.FindStatusCondition(before.Conditions, c.Type); old == nil || old.Status != c.Status || old.Reason != c.Reason {
@@ -50,8 +53,8 @@ func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 	return failed
 }
 
-// tell records the new conditions as events of the binding and of its template, where users
-// look first.
+// tell records the conditions that news returns for the written status as Events of the binding b
+// and of its template, where users look first.
 func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) {
 	for _, c := range news(b.Status, status) {
 		action, kind := "Apply", corev1.EventTypeWarning

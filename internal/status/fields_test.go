@@ -15,8 +15,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestManagedFieldsAreSmall: no write of its own drops a binding's managedFields, so they must be small, and must not grow with
-// the clusters and what the clusters report. A patch that changes the placement drops them.
+// TestManagedFieldsAreSmall: no write is made only to drop the managedFields of a binding. They
+// must therefore be small, and not grow with the clusters and their reports. A patch that
+// changes the placement drops them.
 func TestManagedFieldsAreSmall(t *testing.T) {
 	f := newFleet(t)
 	ns := testenv.Namespace(t, testenv.Config(0))

@@ -29,13 +29,13 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// created are the Jobs that were created in a cluster, by name and in their order.
+// created records the Jobs that were created in a cluster, by name and in order.
 type created struct {
 	mu   sync.Mutex
 	uids map[string][]types.UID
 }
 
-// creations follows the Jobs of a namespace of a cluster from now on.
+// creations records the Jobs that are created in a namespace of a cluster from now on.
 func (f *fleet) creations(cfg *rest.Config, ns string) *created {
 	f.t.Helper()
 	c, err := kubernetes.NewForConfig(cfg)
@@ -64,7 +64,7 @@ func (c *created) of(name string) []types.UID {
 	return slices.Clone(c.uids[name])
 }
 
-// wereCreated waits until the watch has told of these Jobs of a name, and of no others.
+// wereCreated waits until the watch has reported exactly these Jobs of a name.
 func (f *fleet) wereCreated(c *created, name string, uids ...types.UID) {
 	f.t.Helper()
 	f.eventually("what was created is seen", func() error {
@@ -75,7 +75,8 @@ func (f *fleet) wereCreated(c *created, name string, uids ...types.UID) {
 	})
 }
 
-// job creates a Job and its binding on the hub.
+// job creates a Job and its binding on the hub. change, unless it is nil, edits the binding
+// first.
 func (f *fleet) job(ns, name string, change func(*workv1alpha2.ResourceBinding), clusters ...string) *workv1alpha2.ResourceBinding {
 	f.t.Helper()
 	j := newJob(ns, name)
@@ -114,7 +115,7 @@ func newJob(ns, name string) *batchv1.Job {
 	}
 }
 
-// completes has a Job in a member be complete, once it is there.
+// completes waits for a Job in a member, and sets its status to complete.
 func (f *fleet) completes(c client.Client, ns, name string) {
 	f.t.Helper()
 	f.eventually(name+" completes", func() error {
@@ -131,7 +132,7 @@ func (f *fleet) completes(c client.Client, ns, name string) {
 	})
 }
 
-// run waits until a binding says something of the work in a cluster, and returns it.
+// run waits until the mark of a binding in a cluster satisfies is, and returns the mark.
 func (f *fleet) run(b *workv1alpha2.ResourceBinding, cluster string, is func(workv1alpha2.Run) bool) (found workv1alpha2.Run) {
 	f.t.Helper()
 	f.eventually("the binding tells of the work in "+cluster, func() error {
@@ -154,7 +155,7 @@ func inPhase(p workv1alpha2.RunPhase) func(workv1alpha2.Run) bool {
 	}
 }
 
-// rests waits until this process has found that nothing is to be run in a cluster any more.
+// rests waits until this process has found that nothing is left to run in a cluster.
 func (f *fleet) rests(b *workv1alpha2.ResourceBinding, cluster string) {
 	f.t.Helper()
 	f.eventually("nothing is run in "+cluster, func() error {
@@ -177,7 +178,7 @@ func (f *fleet) deleteJob(c client.Client, ns, name string) {
 	f.must(c.Delete(f.t.Context(), newJob(ns, name), client.PropagationPolicy(metav1.DeletePropagationBackground)))
 }
 
-// restart has other rooms work in place of these. What they knew beside the hub is lost.
+// restart stops the hub and starts it again; if lost, without its store and records.
 func (f *fleet) restart(lost bool) {
 	f.t.Helper()
 	f.stop()
@@ -204,7 +205,7 @@ func (f *fleet) place(b *workv1alpha2.ResourceBinding, clusters ...string) {
 	f.must(f.hub.Patch(f.t.Context(), b, before))
 }
 
-// askAgain asks for the work of a template to be done again.
+// askAgain requests another run of the work of a template, and returns the request.
 func (f *fleet) askAgain(b *workv1alpha2.ResourceBinding, id string) string {
 	f.t.Helper()
 	j := newJob(b.Namespace, b.Spec.Resource.Name)
@@ -214,7 +215,7 @@ func (f *fleet) askAgain(b *workv1alpha2.ResourceBinding, id string) string {
 	return request
 }
 
-// TestWork is of what becomes of work that ends, in two clusters.
+// TestWork runs Jobs in two clusters through their end, deletion, move and another run.
 func TestWork(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -240,12 +241,13 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// What is Complete in a cluster is not run there again, whoever deletes its copy and whatever the hub loses, and nothing is run in a cluster that
-// is added; unless somebody asks for it.
+// Work that is Complete in a cluster does not run there again, even if its copy is deleted or
+// the hub loses its data. It does not run in a cluster that is added either. A request runs it
+// again in both.
 func (f *fleet) finishedWorkIsNotRunAgain(oak, elm client.Client) {
 	ns := testenv.Namespace(f.t, testenv.Config(0))
 	first := f.job(ns, "first", nil, "oak")
-	f.run(first, "oak", inPhase(workv1alpha2.RunBegan)) // so that there is a namespace
+	f.run(first, "oak", inPhase(workv1alpha2.RunBegan)) // creates the namespace
 	inOak := f.creations(testenv.Config(1), ns)
 
 	b := f.job(ns, "once", nil, "oak")
@@ -280,12 +282,14 @@ func (f *fleet) finishedWorkIsNotRunAgain(oak, elm client.Client) {
 	f.run(b, "oak", inPhase(workv1alpha2.RunComplete))
 	f.run(b, "elm", inPhase(workv1alpha2.RunComplete))
 
-	request = f.askAgain(b, "2") // with the copies there
+	request = f.askAgain(b, "2") // while the copies exist
 	third := f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Rerun == request && inPhase(workv1alpha2.RunBegan)(r) })
 	f.completes(oak, ns, "once")
 	f.run(b, "oak", inPhase(workv1alpha2.RunComplete))
 	made := []types.UID{ran.CopyUID, again.CopyUID, third.CopyUID}
-	for _, n := range []string{"3", "4"} { // copies that the hub deletes because somebody asks for another run are not deleted by others
+	// The hub deletes these copies for another run. Such a deletion does not make a copy
+	// contested.
+	for _, n := range []string{"3", "4"} {
 		request = f.askAgain(b, n)
 		made = append(made, f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Rerun == request && inPhase(workv1alpha2.RunBegan)(r) }).CopyUID)
 		f.completes(oak, ns, "once")
@@ -300,7 +304,8 @@ func (f *fleet) finishedWorkIsNotRunAgain(oak, elm client.Client) {
 	f.wereCreated(inOak, "once", made...)
 }
 
-// A Job that has not ended is made again where it is deleted, and moves away and back.
+// A Job that has not ended is created again after its copy is deleted, and after it moves away
+// and back.
 func (f *fleet) unfinishedWorkGoesOn(oak client.Client) {
 	ns := testenv.Namespace(f.t, testenv.Config(0))
 
@@ -327,7 +332,8 @@ func (f *fleet) unfinishedWorkGoesOn(oak client.Client) {
 	})
 }
 
-// A Job that lost our mark before it was deleted, while no process watched, is known to be gone, and is made again: its cluster is not asked for it without end.
+// A Job lost our mark and was deleted while no hub process ran. The hub finds that it is gone,
+// and creates it again instead of asking the cluster without end.
 func (f *fleet) workThatLostItsMark(oak client.Client) {
 	ns := testenv.Namespace(f.t, testenv.Config(0))
 	b := f.job(ns, "unmarked", nil, "oak")
@@ -345,11 +351,12 @@ func (f *fleet) workThatLostItsMark(oak client.Client) {
 	}
 }
 
-// A process that died after the binding said that work begins leaves it to the next to find out whether it did: nothing runs twice, and what did
-// not run does.
+// A process died after it recorded that work begins. The next process finds out whether the
+// work ran: nothing runs twice, and work that did not run does.
 func (f *fleet) workThatAnotherProcessBegan(oak client.Client) {
 	ns := testenv.Namespace(f.t, testenv.Config(0))
-	f.run(f.job(ns, "first", nil, "oak"), "oak", inPhase(workv1alpha2.RunBegan)) // so that there is a namespace
+	// Creates the namespace.
+	f.run(f.job(ns, "first", nil, "oak"), "oak", inPhase(workv1alpha2.RunBegan))
 	inOak := f.creations(testenv.Config(1), ns)
 	f.stop()
 
@@ -393,10 +400,12 @@ func (f *fleet) workThatAnotherProcessBegan(oak client.Client) {
 	f.run(forgotten, "oak", inPhase(workv1alpha2.RunBegan))
 }
 
-// A Job that a cluster refuses costs the hub no write at each start, and runs once it is let in.
+// A Job that a cluster refuses causes no write at each start of the hub. It runs once the
+// cluster accepts it.
 func (f *fleet) refusedWork(oak client.Client) {
 	ns := testenv.Namespace(f.t, testenv.Config(0))
-	f.run(f.job(ns, "first", nil, "oak"), "oak", inPhase(workv1alpha2.RunBegan)) // so that there is a namespace
+	// Creates the namespace.
+	f.run(f.job(ns, "first", nil, "oak"), "oak", inPhase(workv1alpha2.RunBegan))
 	none := corev1.ResourceList{"count/jobs.batch": resource.MustParse("0")}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
 	f.must(oak.Create(f.t.Context(), quota))
@@ -429,10 +438,12 @@ func (f *fleet) refusedWork(oak client.Client) {
 	f.run(b, "oak", inPhase(workv1alpha2.RunBegan))
 }
 
-// An adopted Job that has ended is known to have ended as soon as it is ours.
+// A Job is adopted while it runs. Its end is recorded, so that it does not run again when it is
+// deleted.
 func (f *fleet) adoptedWork(oak client.Client) {
 	ns := testenv.Namespace(f.t, testenv.Config(0))
-	f.run(f.job(ns, "first", nil, "oak"), "oak", inPhase(workv1alpha2.RunBegan)) // so that there is a namespace
+	// Creates the namespace.
+	f.run(f.job(ns, "first", nil, "oak"), "oak", inPhase(workv1alpha2.RunBegan))
 	j := newJob(ns, "there")
 	f.must(oak.Create(f.t.Context(), j))
 	b := f.job(ns, "there", func(b *workv1alpha2.ResourceBinding) { b.Spec.ConflictResolution = policyv1alpha1.ConflictOverwrite }, "oak")

@@ -14,15 +14,15 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-func serving(cluster string, ports map[string]any) standing {
-	return standing{applied: yes, view: view{cluster: cluster, placed: true, object: &mirror.Object{Status: map[string]any{"nodePorts": ports}}}}
+func serving(cluster string, ports map[string]any) clusterState {
+	return clusterState{applied: yes, view: view{cluster: cluster, placed: true, object: &mirror.Object{Status: map[string]any{"nodePorts": ports}}}}
 }
 
 func TestHubNodePorts(t *testing.T) {
 	of := subject{version: "v", nodePorts: map[string]int64{"80/TCP": 31000, "53/UDP": 31001}}
 	same := serving("a", map[string]any{"80/TCP": int64(31000), "53/UDP": int64(31001)})
 	other := serving("b", map[string]any{"80/TCP": int64(31234), "53/UDP": int64(31001)})
-	last := standing{applied: yes, view: view{cluster: "c", placed: true}, item: workv1alpha2.AggregatedStatusItem{
+	last := clusterState{applied: yes, view: view{cluster: "c", placed: true}, item: workv1alpha2.AggregatedStatusItem{
 		Status: &runtime.RawExtension{Raw: []byte(`{"nodePorts":{"80/TCP":32000}}`)},
 	}}
 	left := other
@@ -30,22 +30,22 @@ func TestHubNodePorts(t *testing.T) {
 	behind := other
 	behind.applied = no
 	for name, tc := range map[string]struct {
-		of        subject
-		standings []standing
-		want      string
-		message   string
+		of      subject
+		states  []clusterState
+		want    string
+		message string
 	}{
-		"Same":               {of, []standing{same}, "True/HubNodePorts", ""},
-		"OneHasItsOwn":       {of, []standing{same, other}, "False/OwnNodePorts", "b: 80/TCP is at 31234, not 31000"},
-		"AsItWasLastSeen":    {of, []standing{same, last}, "False/OwnNodePorts", "c: 80/TCP is at 32000, not 31000"},
-		"WhatLeavesIsNoneOf": {of, []standing{same, left}, "True/HubNodePorts", ""},
-		"OfAnEarlierState":   {of, []standing{same, behind}, "", ""},
-		"NothingIsKnown":     {of, []standing{{view: view{cluster: "a", placed: true}}}, "", ""},
-		"AnotherType":        {subject{version: "v"}, []standing{same}, "", ""},
+		"Same":               {of, []clusterState{same}, "True/HubNodePorts", ""},
+		"OneHasItsOwn":       {of, []clusterState{same, other}, "False/OwnNodePorts", "b: 80/TCP is at 31234, not 31000"},
+		"AsItWasLastSeen":    {of, []clusterState{same, last}, "False/OwnNodePorts", "c: 80/TCP is at 32000, not 31000"},
+		"WhatLeavesIsNoneOf": {of, []clusterState{same, left}, "True/HubNodePorts", ""},
+		"OfAnEarlierState":   {of, []clusterState{same, behind}, "", ""},
+		"NothingIsKnown":     {of, []clusterState{{view: view{cluster: "a", placed: true}}}, "", ""},
+		"AnotherType":        {subject{version: "v"}, []clusterState{same}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, message := "", ""
-			if c := hubNodePorts(tc.of, tc.standings); c != nil {
+			if c := hubNodePorts(tc.of, tc.states); c != nil {
 				got, message = string(c.Status)+"/"+c.Reason, c.Message
 			}
 			if diff := cmp.Diff([]string{tc.want, tc.message}, []string{got, message}); diff != "" {
@@ -54,17 +54,17 @@ func TestHubNodePorts(t *testing.T) {
 		})
 	}
 
-	// It goes with the type, and stays while the template is not known.
+	// The condition ends with the type, and stays while the template is unknown.
 	b := &workv1alpha2.ResourceBinding{Status: workv1alpha2.BindingStatus{Conditions: []metav1.Condition{{Type: workv1alpha2.ConditionHubNodePorts, Status: metav1.ConditionTrue}}}}
 	for version, want := range map[string]bool{"v": false, "": true} {
-		status := compute(b, subject{version: version}, nil, []standing{same}, nil, time.Now())
+		status := compute(b, subject{version: version}, nil, []clusterState{same}, nil, time.Now())
 		if got := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionHubNodePorts) != nil; got != want {
 			t.Errorf("version %q: the condition is there: %t, want %t", version, got, want)
 		}
 	}
 }
 
-// What a cluster made of a manifest is said where it is applied, and is still said while that cluster cannot be asked.
+// The status says what a cluster changes in a manifest, even while the cluster does not answer.
 func TestWhatAClusterChangesIsSaid(t *testing.T) {
 	const words = "the cluster changes what is applied: data.key"
 	of := subject{version: "uid/7/x", generation: 7, observed: 7}

@@ -8,12 +8,13 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// keptLength limits how much of the reason why a cluster keeps a copy is repeated in a
-// condition.
+// keptLength is the number of bytes of the reason why a cluster keeps a copy that a condition
+// repeats.
 const keptLength = 240
 
-// removal returns the condition that says which clusters delay the deletion of a binding, why,
-// and what the user can do; nil if no cluster is known to delay it.
+// removal returns the condition FullyApplied of a binding in deletion: which clusters still have a
+// copy, why, and what the user can do. It is nil if no cluster is known to have one. generation is
+// that of the binding.
 func removal(generation int64, views []view) *metav1.Condition {
 	var away, busy, reasons []string
 	for i := range views {
@@ -33,25 +34,26 @@ func removal(generation int64, views []view) *metav1.Condition {
 	switch {
 	case len(away) > 0:
 		c.Reason = workv1alpha2.ReasonClusterUnreachable
-		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " +
+		c.Message = "deleted; its copies are deleted when these clusters answer again, or left there if they are unjoined: " +
 			listing(away, ", ")
 		if len(busy) > 0 {
-			c.Message += "; they are not gone yet either from " + listing(busy, ", ")
+			c.Message += "; copies also still exist in " + listing(busy, ", ")
 		}
 	case len(busy) > 0:
 		c.Reason = workv1alpha2.ReasonRemoving
 		if i := slices.IndexFunc(precedence, func(reason string) bool { return slices.Contains(reasons, reason) }); i >= 0 {
 			c.Reason = precedence[i]
 		}
-		c.Message = "deleted; its copies are not gone yet from " + listing(busy, ", ")
+		c.Message = "deleted; its copies still exist in " + listing(busy, ", ")
 	default:
 		return nil
 	}
 	return c
 }
 
-// keeps returns why a cluster that answers still has a copy of a deleted binding of a
-// generation, and why as the end of a text. Both are empty if the copy will be gone soon.
+// keeps returns why a cluster that answers still has the copy of a binding in deletion: the reason
+// for a condition, and a message in parentheses to append to a text. Both are "" if the copy will
+// be gone soon. generation is that of the binding.
 func (v *view) keeps(generation int64) (reason, why string) {
 	r := v.result
 	if r == nil || r.Applied || r.Stale || r.Generation < generation || r.Message == "" {

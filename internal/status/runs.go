@@ -19,13 +19,16 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// maxRuns is the limit of runs in the schema.
+// maxRuns is the number of entries of status.runs of a binding that the schema allows.
 const maxRuns = 5000
 
-// runs returns the new record of the work of the template in each cluster. How work ended is
-// kept here, with the intent, as neither the copy nor the observations need to exist later.
-// sure reports whether it is known if a cluster is a member. If the template is not known, the
-// old record stays.
+// runs returns the new status.runs of the binding b: for each cluster, how far the work of the
+// template, such as a Job, has come and how it ended. The status stores this because the copy may
+// no longer exist later. Entries of earlier templates are left out, and at most maxRuns are
+// returned. If template is nil, it is not known, and the entries stay.
+//
+// sure reports whether it is known if a cluster is a member. Before that, an entry does not become
+// Removed. b is not changed.
 func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, views []view, sure func(string) bool, now time.Time) []workv1alpha2.Run {
 	if template == nil {
 		return b.Status.Runs
@@ -47,7 +50,7 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 		_, placed := binding.Target(b, r.ClusterName)
 		v := byCluster[r.ClusterName]
 		if v != nil && !binding.RunsThere(r, v.id) {
-			placed, v = false, nil // the copy is in another cluster with the same name
+			placed, v = false, nil // another cluster has that name now
 		}
 		if v != nil {
 			follow(r, v, uid, at)
@@ -83,7 +86,9 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 	return known.Runs[:min(maxRuns, len(known.Runs))]
 }
 
-// follow updates a run to the observed state of its copy.
+// follow updates the run r to the observed state of the copy in its cluster. If the copy ended and
+// is gone, its last state counts. An end that is recorded stays. It does nothing if the copy does
+// not belong to the run. template is the UID of the template, and at the time to record.
 func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	end := func(o *mirror.Object) {
 		if r.ClusterID == "" && r.CopyUID == "" {
@@ -107,7 +112,7 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	switch o := v.object; {
 	case o != nil && of(o, template) && o.UID != r.ReplacedUID && (o.UID == r.CopyUID || r.CopyUID == "" || !r.Phase.Ended()):
 		if r.Removed && v.placed && !o.Deleting {
-			r.Removed = false // the copy was never removed
+			r.Removed = false // the copy exists, and so was not removed
 		}
 		end(o)
 	case v.ended != nil && v.ended.Ended != "" && v.ended.UID != r.ReplacedUID && (v.ended.UID == r.CopyUID || r.CopyUID == ""):
@@ -115,9 +120,9 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	}
 }
 
-// count sets the completions of a divided Job in a cluster if its run lacks them, as for an
-// adopted copy. They are those of the copy. If the copy is gone and was Complete, they are
-// those of its last status.
+// count sets r.Completions, the completions of a divided Job in the cluster of the run r, if r
+// lacks them, as for an adopted copy. They come from the spec of the copy or, if the copy is gone
+// and the run is Complete, from its last status. For a failed run it sets r.Succeeded.
 func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
 	if !divided || r.Phase == workv1alpha2.RunSkipped || r.Phase == workv1alpha2.RunRefused {
 		return
@@ -138,9 +143,10 @@ func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divide
 	}
 }
 
-// leave records how many completions of a Job succeeded in a cluster that the Job leaves. If no
-// status was seen and the cluster has not been listed yet, the number stays unknown instead of
-// 0.
+// leave sets r.Succeeded: how many completions of a Job succeeded in a cluster that the Job leaves
+// before its work ended there. The number never falls. If no status was seen and the cluster has
+// not been listed yet, the number stays unknown. divided is true if the clusters share the
+// completions.
 func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
 	if r.Completions == nil && !divided || r.Phase.Ended() {
 		return
@@ -162,14 +168,15 @@ func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divide
 	}
 }
 
-// of reports whether an object is a copy of the template with this UID.
+// of reports whether an object in a cluster is a copy of the template with this UID, as its
+// annotation work.orrery.dev/source says.
 func of(o *mirror.Object, template types.UID) bool {
 	source, err := mark.Parse(o.Source)
 	return err == nil && source.Template == template
 }
 
-// followed returns the current request to run again if a cluster has already followed it; else
-// "".
+// followed returns the request of a user to run the template again, from its annotation, if a run
+// in some cluster was started because of it; else "".
 func followed(runs []workv1alpha2.Run, template *unstructured.Unstructured) string {
 	asked := template.GetAnnotations()[workv1alpha2.RerunAnnotation]
 	for i := range runs {
@@ -180,17 +187,18 @@ func followed(runs []workv1alpha2.Run, template *unstructured.Unstructured) stri
 	return ""
 }
 
-// rests reports whether the work in the cluster has ended, or is not to be done, and no copy is
-// left.
+// rests reports whether no copy is in the cluster because the work has ended there, or is not to be
+// done there.
 func (v *view) rests() bool {
 	return v.object == nil && v.listed && v.run != nil && v.run.Phase.Ended()
 }
 
-// skipped reports whether the work is not to be done in the cluster, because the template had
-// ended when the cluster was added.
+// skipped reports whether the work is not to be done in the cluster, because the work of the
+// template had ended before the cluster was added.
 func (v *view) skipped() bool { return v.rests() && v.run.Phase == workv1alpha2.RunSkipped }
 
-// restingItem sets the entry of a cluster whose work rests.
+// restingItem sets health and status in i, the entry of a cluster for which v.rests returns true.
+// The status is the last one of the copy or, if none was seen, what the run shows.
 func restingItem(i *workv1alpha2.AggregatedStatusItem, v *view, kind schema.GroupKind) error {
 	i.Health = workv1alpha2.ResourceHealthy
 	if v.run.Phase == workv1alpha2.RunFailed {
@@ -204,7 +212,7 @@ func restingItem(i *workv1alpha2.AggregatedStatusItem, v *view, kind schema.Grou
 	case v.ended != nil && v.ended.UID == v.run.CopyUID && len(v.ended.Status) > 0:
 		status = v.ended.Status
 	case i.Status != nil:
-		return nil // as it was last seen
+		return nil // the entry has the last status that was seen
 	default:
 		var succeeded int64
 		if v.run.Succeeded != nil {

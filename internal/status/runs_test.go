@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// What ended stays ended in the binding, and a run is told by its own copy alone.
+// Work that ended stays ended in the binding, and only the copy of a run changes the run.
 func TestRuns(t *testing.T) {
 	const (
 		began    = workv1alpha2.RunBegan

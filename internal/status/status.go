@@ -1,7 +1,8 @@
-// Package status writes the status of bindings, and of templates. It is the only writer of
-// both, except that apply records work in a binding before the work begins. It writes only what
-// changed. What is not known, because this process has just started or a cluster does not
-// answer, stays as it was written before.
+// Package status writes the status of bindings, and of their templates: the objects on the hub that
+// bindings place in clusters. It is the only writer of both, except that package apply records work
+// in status.runs of a binding before the work begins. It writes only what changed. What is not
+// known, because this process has just started or a cluster does not answer, stays as it was
+// written before.
 package status
 
 import (
@@ -28,35 +29,35 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// Options are the dependencies of the status writer.
+// Options are the packages and callbacks that the status writer uses.
 type Options struct {
 	Bindings  *binding.Cache
-	Placement *placement.Controller // decisions
-	Applier   *apply.Applier        // results
-	Mirror    *mirror.Mirror        // observations
-	Registry  *member.Registry      // reachability
+	Placement *placement.Controller // the outcomes of decisions
+	Applier   *apply.Applier        // the results of writes to clusters
+	Mirror    *mirror.Mirror        // the observed copies
+	Registry  *member.Registry      // which clusters answer
 	Templates *template.Cache       // the templates whose status is written
-	// Recorded returns what is known of a cluster that has not answered this process yet and is
-	// not in the status of the binding, which lists only the first 100. If Recorded is nil,
-	// nothing is known of such clusters.
+	// Recorded returns what an earlier process knew of a copy in a cluster that has not answered this
+	// process yet. It is asked about clusters that are not in the status of the binding, which has
+	// only the first 100. ok is false if nothing was known. A nil Recorded counts as always false.
 	Recorded func(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool)
 }
 
 const (
-	// workers is the number of bindings that are written at once.
+	// workers is the number of bindings whose status is computed and written at the same time.
 	workers = 8
-	// firstRetry and lastRetry bound the delay before a failed write is repeated.
+	// firstRetry is the delay before a failed write is repeated. The delay grows up to lastRetry.
 	firstRetry, lastRetry = 500 * time.Millisecond, 2 * time.Minute
 )
 
-// placer is the part of placement.Controller that is needed here.
+// placer is the part of placement.Controller that this package uses.
 type placer interface {
 	Outcome(binding types.UID) (placement.Outcome, bool)
 	DeletionWait(binding types.UID) string
 	Subscribe(f func(binding types.NamespacedName))
 }
 
-// applier is the part of apply.Applier that is needed here.
+// applier is the part of apply.Applier that this package uses.
 type applier interface {
 	Result(binding types.UID, cluster string) (apply.Result, bool)
 	Gone(binding types.UID, cluster string) bool
@@ -65,20 +66,20 @@ type applier interface {
 	Subscribe(f func(binding types.NamespacedName))
 }
 
-// observer is the part of mirror.Mirror that is needed here.
+// observer is the part of mirror.Mirror that this package uses.
 type observer interface {
 	Placed(binding types.UID) []mirror.Object
 	Synced(cluster string, gr schema.GroupResource) bool
 	Subscribe(f func(mirror.Event))
 }
 
-// registry is the part of member.Registry that is needed here.
+// registry is the part of member.Registry that this package uses.
 type registry interface {
 	Member(name string) (*member.Member, bool)
 	Subscribe(f func(member.Event))
 }
 
-// templates is the part of template.Cache that is needed here.
+// templates is the part of template.Cache that this package uses.
 type templates interface {
 	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence)
 	Subscribe(f func(template.Event))
@@ -98,10 +99,10 @@ type writer struct {
 	queue     *queue.Queue[types.NamespacedName]
 	pacer     *pacer
 	clusters  *clusters
-	started   time.Time
+	started   time.Time // when start began to write
 }
 
-// Add adds the status writer to the manager.
+// Add adds the status writer to the manager, which must not have started.
 func Add(mgr ctrl.Manager, o Options) error {
 	w := &writer{
 		hub: mgr.GetClient(), events: mgr.GetEventRecorder("orrery"), placement: o.Placement, applier: o.Applier,
@@ -110,7 +111,8 @@ func Add(mgr ctrl.Manager, o Options) error {
 	return w.add(mgr)
 }
 
-// add adds a writer with its dependencies to the manager.
+// add subscribes the writer, whose inputs are set, to them and adds it to the manager. Tests call
+// it with other inputs than Add.
 func (w *writer) add(mgr ctrl.Manager) error {
 	w.pacer = newPacer()
 	w.queue = queue.New(workers, firstRetry, lastRetry, w.do)
@@ -126,6 +128,8 @@ func (w *writer) add(mgr ctrl.Manager) error {
 	return nil
 }
 
+// start computes and writes queued statuses until ctx ends, once the Clusters of the hub are known.
+// It returns nil.
 func (w *writer) start(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), w.clusters.synced) {
 		return nil // ctx has ended
@@ -135,14 +139,15 @@ func (w *writer) start(ctx context.Context) error {
 	return nil
 }
 
-// clusterChanged computes the status of all bindings in a cluster again.
+// clusterChanged queues the status of all bindings that name a cluster, because the cluster
+// changed.
 func (w *writer) clusterChanged(cluster string) {
 	for _, name := range w.bindings.In(cluster) {
 		w.changed(name)
 	}
 }
 
-// subscribe subscribes to everything that can change a status.
+// subscribe makes everything that can change a status queue the status of the binding.
 func (w *writer) subscribe() {
 	w.bindings.Subscribe(func(before, after *workv1alpha2.ResourceBinding) {
 		if after != nil {
@@ -166,5 +171,5 @@ func (w *writer) subscribe() {
 	})
 }
 
-// changed computes the status of a binding again after settle.
+// changed queues the status of the binding with the name. It is computed after settle.
 func (w *writer) changed(binding types.NamespacedName) { w.queue.AddAfter(binding, settle) }

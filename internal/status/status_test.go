@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 2) // a hub and a member
 }
 
-// scheduled is a placer that finds every placement good.
+// scheduled stands for a placement that scheduled everything.
 type scheduled struct{}
 
 func (scheduled) Outcome(types.UID) (placement.Outcome, bool) {
@@ -63,18 +63,18 @@ func (scheduled) Outcome(types.UID) (placement.Outcome, bool) {
 
 func (scheduled) DeletionWait(types.UID) string { return "" }
 
-// Knows is true: each placement was decided on with the fleet as it is.
+// Knows is true: each decision was made with the current fleet.
 func (scheduled) Knows(types.UID, int64, string, types.UID) bool { return true }
 
 func (scheduled) Subscribe(func(types.NamespacedName)) {}
 
-// counting counts the requests that change something in a namespace.
+// counting counts the requests that write in a namespace.
 type counting struct {
 	next   http.RoundTripper
 	writes *writes
 }
 
-// writes are counted by namespace.
+// writes are numbers of requests by namespace.
 type writes struct {
 	mu sync.Mutex
 	to map[string]int
@@ -96,7 +96,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// fleet is a hub, its members and the rooms that status works with.
+// fleet is a hub with its members, and the packages that status works with.
 type fleet struct {
 	t      *testing.T
 	scheme *runtime.Scheme
@@ -107,7 +107,8 @@ type fleet struct {
 	recorded string
 	writes   writes
 	stop     func()
-	// loses is set where a cluster of the test stops answering: it counts as unreachable soon.
+	// loses makes clusters count as unreachable soon. It is for tests in which one stops
+	// answering.
 	loses bool
 
 	registry *member.Registry
@@ -145,7 +146,7 @@ func (f *fleet) client(cfg *rest.Config) client.Client {
 	return c
 }
 
-// start runs the rooms, as orrery server does.
+// start runs the packages as orrery server does. The field stop ends them.
 func (f *fleet) start() {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +163,8 @@ func (f *fleet) start() {
 	kept, err := records.Open(ctx, f.recorded, logr.Discard())
 	f.must(err)
 	f.must(mgr.Add(kept))
-	// A cluster that answers late on a busy machine stays reachable, unless the test stops one.
+	// A cluster that answers late on a busy machine stays reachable, unless the test sets
+	// loses.
 	probes := member.Probes{Interval: time.Second, Timeout: time.Minute, Failures: 60}
 	if f.loses {
 		probes.Timeout, probes.Failures = 3*time.Second, 3
@@ -236,7 +238,7 @@ func (f *fleet) eventually(what string, check func() error) {
 	}
 }
 
-// template is a Deployment of two replicas.
+// template returns a Deployment of two replicas.
 func (f *fleet) template(name string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
 	return &appsv1.Deployment{
@@ -278,7 +280,8 @@ func (f *fleet) deployed(d *appsv1.Deployment, clusters ...string) *workv1alpha2
 	return b
 }
 
-// edit changes a template and what its binding says of it, as placement does. The status of both may be written meanwhile.
+// edit changes a template, and its generation in the binding, as placement does. It patches
+// both, because their status may be written in between.
 func (f *fleet) edit(b *workv1alpha2.ResourceBinding) *appsv1.Deployment {
 	f.t.Helper()
 	d := &appsv1.Deployment{}
@@ -293,7 +296,7 @@ func (f *fleet) edit(b *workv1alpha2.ResourceBinding) *appsv1.Deployment {
 	return d
 }
 
-// warnings are the events of a namespace on the hub, as KIND REASON.
+// warnings returns the events of a namespace on the hub, sorted, as KIND REASON.
 func (f *fleet) warnings(ns string) []string {
 	f.t.Helper()
 	var events eventsv1.EventList
@@ -306,7 +309,7 @@ func (f *fleet) warnings(ns string) []string {
 	return said
 }
 
-// runs says in a member that every replica of a Deployment runs.
+// runs waits for a Deployment in a member, and sets its status to all replicas running.
 func (f *fleet) runs(c client.Client, ns, name string) {
 	f.t.Helper()
 	f.eventually("the replicas of "+name+" run", func() error {
@@ -319,7 +322,7 @@ func (f *fleet) runs(c client.Client, ns, name string) {
 	})
 }
 
-// condition waits for a condition of a binding.
+// condition waits until a condition of a binding has a status and a reason.
 func (f *fleet) condition(b *workv1alpha2.ResourceBinding, kind string, status metav1.ConditionStatus, reason string) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("%s is %s/%s", kind, status, reason), func() error {
@@ -352,8 +355,8 @@ func TestStatus(t *testing.T) {
 		if made <= 2 {
 			break
 		}
-		// A cluster that answers later than the others by more than patience costs more writes. On
-		// a busy machine that happens now and then, but not with each Deployment.
+		// A cluster that answers later than the others by more than patience causes more
+		// writes. This can happen on a busy machine, but not with each Deployment.
 		if attempt == 5 {
 			t.Fatalf("%d writes to the hub, want at most 2: the binding's status and the template's", made)
 		}
@@ -385,21 +388,21 @@ func TestStatus(t *testing.T) {
 	}
 	t.Logf("a binding in two clusters is %d bytes of JSON, its template grows by about %d", len(body), len(grown))
 
-	// What fails is told where people look, once.
+	// Events about a failure are recorded once, for the template and for the binding.
 	foreign := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c"}, Spec: f.template("c").Spec}
-	foreign.Spec.Template.Spec.Containers[0].Image = "theirs" // what is equal would be adopted
+	foreign.Spec.Template.Spec.Containers[0].Image = "theirs" // an equal object would be adopted
 	f.must(oak.Create(t.Context(), foreign))
 	refused := f.deploy(ns, "c", "oak")
 	f.condition(refused, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonConflict)
-	told := []string{"Deployment Conflict", "ResourceBinding Conflict"}
-	f.eventually("the conflict is told", func() error {
-		if diff := cmp.Diff(told, f.warnings(ns)); diff != "" {
+	expected := []string{"Deployment Conflict", "ResourceBinding Conflict"}
+	f.eventually("the conflict is reported", func() error {
+		if diff := cmp.Diff(expected, f.warnings(ns)); diff != "" {
 			return errors.New(diff)
 		}
 		return nil
 	})
 
-	// Nothing changes: nothing is written, by this process or by the next one.
+	// If nothing changes, neither this process nor the next one writes.
 	f.quiet("before the restart", b)
 	f.stop()
 	f.start()
@@ -412,11 +415,11 @@ func TestStatus(t *testing.T) {
 		return nil
 	})
 	f.quiet("after the restart", b)
-	if diff := cmp.Diff(told, f.warnings(ns)); diff != "" {
+	if diff := cmp.Diff(expected, f.warnings(ns)); diff != "" {
 		t.Errorf("events after the restart (-want +got):\n%s", diff)
 	}
 
-	// A cluster that hangs is unknown, and its last status is kept.
+	// The health in a cluster that hangs is Unknown, and its last status is kept.
 	written := b.Status.DeepCopy()
 	slow.Signal(t, syscall.SIGSTOP)
 	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable)
@@ -427,7 +430,8 @@ func TestStatus(t *testing.T) {
 		t.Errorf("status of a cluster that hangs (-want +got):\n%s", diff)
 	}
 
-	// Neither does a restart make anything of it, nor is it called because of deletions.
+	// A restart does not change that status. A deletion that waits for the cluster does not
+	// call it.
 	version := b.ResourceVersion
 	f.stop()
 	f.start()
@@ -448,8 +452,8 @@ func TestStatus(t *testing.T) {
 		}
 		return nil
 	})
-	// An edit that one cluster does not know of is not rolled out, though nothing is known of
-	// the cluster since the restart.
+	// An edit that one cluster does not have is not rolled out, though nothing is known of the
+	// cluster since the restart.
 	d = f.edit(b)
 	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonClusterUnreachable)
 	f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(d), d))
@@ -483,8 +487,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// quiet checks that a binding is not written while others, which change, are: by then it
-// would have been.
+// quiet checks that a binding is not written while other bindings are created and applied. A
+// wrong write would happen in that time.
 func (f *fleet) quiet(when string, b *workv1alpha2.ResourceBinding) {
 	f.t.Helper()
 	version := b.ResourceVersion

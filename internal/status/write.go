@@ -29,7 +29,9 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// do updates the status of a binding and of its template.
+// do computes and writes the status of the binding with the name and of its template. The result
+// says when the queue calls do again without an event. While clusters of the binding are probed, or
+// listed after a start, it writes nothing.
 func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	b, ok := w.bindings.Get(name)
 	if !ok {
@@ -37,7 +39,7 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	}
 	if b.DeletionTimestamp.IsZero() {
 		if w.asking(b) {
-			return queue.Next{} // an event reports whether each answers
+			return queue.Next{} // the event of each probed cluster queues the binding again
 		}
 		if w.listing(b) {
 			return queue.Next{After: startLook}
@@ -51,15 +53,16 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	case ctx.Err() != nil || apierrors.IsNotFound(err):
 		return queue.Next{}
 	case apierrors.IsConflict(err):
-		return queue.Next{After: settle} // the caches will have the newer version soon
+		return queue.Next{After: settle} // the cache will have the newer version soon
 	default:
 		log.Error(err, "write status")
 		return queue.Next{Backoff: true}
 	}
 }
 
-// write updates the status. next is the delay before the next call without an event; 0: none is
-// needed.
+// write writes the status of the binding b, and then that of its template, if they changed. next is
+// the delay after which to call it again without an event; 0: not necessary. While the pacer delays
+// the status of the binding, it writes neither.
 func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (next time.Duration, err error) {
 	views := w.views(b)
 	if !b.DeletionTimestamp.IsZero() {
@@ -84,17 +87,18 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	for i := range views {
 		views[i].run = binding.RunIn(marks, b.Spec.Resource.UID, views[i].cluster)
 		if r := views[i].run; r != nil && o != nil && !binding.RunsThere(r, views[i].id) && interpreter.RunPhase(o) == "" {
-			// The run is that of another cluster with the same name. The work will begin in this one.
+			// The record is about another cluster, which had the same name. The work will begin in this
+			// cluster.
 			views[i].run = nil
 		}
 	}
-	standings, err := judge(b, of, views)
+	states, err := judge(b, of, views)
 	if err != nil {
 		return 0, err
 	}
-	status := compute(b, of, outcome, standings, marks, time.Now())
+	status := compute(b, of, outcome, states, marks, time.Now())
 	if !equality.Semantic.DeepEqual(status, b.Status) {
-		due := slices.ContainsFunc(standings, func(s standing) bool { return s.placed && (s.applied == waiting || s.applied == unknown) })
+		due := slices.ContainsFunc(states, func(s clusterState) bool { return s.placed && (s.applied == waiting || s.applied == unknown) })
 		if wait := w.pacer.wait(b, due); wait > 0 {
 			return wait, nil
 		}
@@ -103,14 +107,15 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 		}
 	}
 	if o != nil {
-		if err := w.writeTemplate(ctx, b, o, of, standings); err != nil {
+		if err := w.writeTemplate(ctx, b, o, of, states); err != nil {
 			return 0, err
 		}
 	}
 	return watching, nil
 }
 
-// template returns the template of the binding; nil if it is not known, or is another object.
+// template returns the template of the binding b from the cache, read-only. It is nil if the
+// template is not known, or another object has its name now.
 func (w *writer) template(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
 	o, state := w.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state != presence.Present || b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
@@ -119,11 +124,12 @@ func (w *writer) template(b *workv1alpha2.ResourceBinding) *unstructured.Unstruc
 	return o
 }
 
+// subjectOf returns the facts about a template on which the status depends; the zero value for nil.
 func subjectOf(o *unstructured.Unstructured) subject {
 	if o == nil {
 		return subject{}
 	}
-	// 0 if it has another type.
+	// observedGeneration is 0 here if it is absent or not a whole number.
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	s := subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
 	if len(placement.DeletionWaitsFor(o)) > 0 {
@@ -132,7 +138,9 @@ func subjectOf(o *unstructured.Unstructured) subject {
 	return s
 }
 
-// writeRemoval writes into the status of a deleted binding what the deletion waits for.
+// writeRemoval writes into the status of the binding b, which is in deletion, which clusters still
+// have a copy, and why. It removes the conditions DeletionWaits and Contested, which are about the
+// template. It writes nothing if no cluster is known to have a copy.
 func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBinding, views []view) error {
 	c := removal(b.Generation, views)
 	if c == nil {
@@ -149,6 +157,8 @@ func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBindi
 	return w.writeBinding(ctx, b, status)
 }
 
+// writeBinding writes the status of the binding b, and then records Events for conditions that
+// turned bad. The error is a conflict if the hub has a newer version of b.
 func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) error {
 	updated := b.DeepCopy()
 	updated.Status = status
@@ -161,12 +171,14 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 	return nil
 }
 
-// writeTemplate writes the template's own status, aggregated from those of its copies, if its
-// kind has one.
+// writeTemplate writes the status of the template o, aggregated from the statuses of its copies. It
+// writes nothing if the kind has no such status, the status is the same, or too little is known. A
+// status that the hub refuses as invalid is only logged. The error is a conflict if the hub has a
+// newer version of o.
 func (w *writer) writeTemplate(
-	ctx context.Context, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured, of subject, standings []standing,
+	ctx context.Context, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured, of subject, states []clusterState,
 ) error {
-	reports, ok := reported(of, standings)
+	reports, ok := reported(of, states)
 	if !ok {
 		return nil
 	}
@@ -174,8 +186,8 @@ func (w *writer) writeTemplate(
 	if !ok || interpreter.Equal(wanted, o.Object["status"]) {
 		return nil
 	}
-	// The whole status is written, for the version of the template that it was computed for. A
-	// status that is computed from an older template could undo an earlier write.
+	// The whole status is written, and only to the version of the template from which it was computed.
+	// A status that was computed from an older version could undo a later write.
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "test", "path": "/metadata/uid", "value": o.GetUID()},
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": o.GetResourceVersion()},
@@ -190,10 +202,10 @@ func (w *writer) writeTemplate(
 	target.SetName(o.GetName())
 	err = w.hub.Status().Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(workv1alpha2.FieldManager))
 	switch {
-	case apierrors.IsNotFound(err): // it is gone, or its kind has no status subresource
+	case apierrors.IsNotFound(err): // the template is gone, or its kind has no status subresource
 	case apierrors.IsInvalid(err):
-		// The hub enforces rules for a status that those of several clusters may break together, such
-		// as that of a pod that was created again. The binding has the true status.
+		// The hub enforces rules for a change of a status, which the combined statuses of several
+		// clusters may break, for example if a pod was created again. The binding has the true status.
 		logr.FromContextOrDiscard(ctx).Info("the hub refuses the status of the template",
 			"template", binding.TemplateOf(b).String(), "reason", err.Error())
 	case err != nil:
@@ -202,7 +214,7 @@ func (w *writer) writeTemplate(
 	return nil
 }
 
-// placing describes how the replicas of a binding are placed.
+// placing returns how the replicas of a binding are placed, for interpreter.Aggregate.
 func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
 	if !binding.Divided(b) {
 		return interpreter.Placing{Duplicated: b.Spec.ReplicaSchedulingType == policyv1alpha1.Duplicated}
@@ -219,11 +231,11 @@ func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
 	return interpreter.Placing{Missing: max(0, missing)}
 }
 
-// views returns what is known of a binding in each cluster that it names, and in those that may
-// still hold a copy. A deleted binding is placed nowhere.
+// views returns what is known of the binding b in each cluster that it names or that may still have
+// a copy, in no order. If b is in deletion, no view has placed set.
 func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
-	// Results and lists are read before the objects. A list that completes, or a copy that is
-	// applied, in between must not make an object that was read too early count as absent.
+	// The results of writes, and whether the type is listed, are read before the objects. Otherwise an
+	// object that is written or listed in between would count as absent.
 	clusters := binding.Clusters(b)
 	results, listed := map[string]apply.Result{}, map[string]bool{}
 	for cluster := range clusters {
@@ -278,7 +290,7 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 			v.ended = &o
 		}
 		r, ok := results[cluster]
-		// The binding does not name the cluster, which is known by the copy in it.
+		// The cluster is known only by the copy in it. So its result was not read above.
 		if _, asked := listed[cluster]; !asked {
 			r, ok = w.applier.Result(b.UID, cluster)
 		}
@@ -290,7 +302,8 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 	return views
 }
 
-// listed reports whether the mirror knows every object of a kind in a cluster.
+// listed reports whether the mirror knows every object of a kind in a cluster, so that an object
+// that it does not have is absent. It is true if the cluster does not serve the kind.
 func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	m, joined := w.registry.Member(cluster)
 	if !joined {
@@ -312,8 +325,8 @@ func (w *writer) joined(cluster string) bool {
 	return joined
 }
 
-// asking reports whether a cluster of the binding is still being probed, as all are after a
-// start. The status stays until the answer is known.
+// asking reports whether a cluster that the binding b names has not been probed yet since the
+// start. The status stays as it is until that is done.
 func (w *writer) asking(b *workv1alpha2.ResourceBinding) bool {
 	return slices.ContainsFunc(b.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool {
 		m, joined := w.registry.Member(c.Name)
@@ -324,9 +337,9 @@ func (w *writer) asking(b *workv1alpha2.ResourceBinding) bool {
 	})
 }
 
-// listing reports, soon after a start, whether a cluster of the binding that answers is not
-// listed yet. The status stays until the clusters have been read, instead of changing after
-// each of them.
+// listing reports whether, within startPatience after the start, a cluster that the binding b names
+// answers but is not listed yet. The status stays until all clusters are listed, instead of
+// changing after each of them.
 func (w *writer) listing(b *workv1alpha2.ResourceBinding) bool {
 	if time.Since(w.started) > startPatience {
 		return false
@@ -338,7 +351,9 @@ func (w *writer) listing(b *workv1alpha2.ResourceBinding) bool {
 	})
 }
 
-// contact returns whether a cluster answers. Right after a start that is unsure.
+// contact returns whether a cluster answers. m is nil for a cluster that is not a member. The
+// result is unsure while the cluster was not probed since the start, and lost for a cluster that
+// the hub does not have.
 func (w *writer) contact(m *member.Member, cluster string) contact {
 	switch {
 	case m == nil && w.clusters.left(cluster):

@@ -8,37 +8,47 @@ import (
 	"strings"
 )
 
-// batch is a statement for many rows, prepared for several numbers of rows. Parsing it each time
-// would cost as much as running it.
+// batch is one SQL statement that reads or writes many rows, prepared for several numbers of rows.
+// To parse the statement at each use would cost as much as to run it. Only the goroutine that holds
+// database.mu uses it.
 type batch struct {
 	dialect dialect
-	lengths []int // from the greatest to 1; or only anyLength
-	stmts   []*sql.Stmt
+	lengths []int       // numbers of rows, from the greatest to 1; or only anyLength
+	stmts   []*sql.Stmt // one for each of lengths
 }
 
-// anyLength is the length of a statement for any number of rows, with a list as the parameter of
-// each column.
+// anyLength, as the only one of batch.lengths, means that one prepared statement serves any number
+// of rows. Each column is then one parameter, an array with the values of all rows.
 const anyLength = 0
 
-// mostBytes is the approximate maximum size of a statement with several rows. Databases refuse
-// packets that are too large.
+// mostBytes is the approximate size in bytes up to which rows are put into one execution of a
+// statement. Databases refuse packets that are too large.
 const mostBytes = 1 << 20
 
-// batches are the statements of all writes.
+// batches are the prepared statements with which transactions look up and write objects. The
+// statements for the table word (recallFullText, putWord, dropWord) are empty unless
+// dialect.inverts returns true.
 type batches struct {
-	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past, tally, dropTally, putProse, dropProse, recallProse, putWord, dropWord batch
+	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past, tally, dropTally, putFullText, dropFullText, recallFullText, putWord, dropWord batch
 }
 
 var (
+	// objectKey are the columns that identify a row of the table object, besides its id.
 	objectKey = []string{"type", "cluster", "namespace", "name"}
-	// objectColumns are those besides the key. The last ones rarely change, and made never does.
-	// Setting one of them also writes its index, and in PostgreSQL every index.
+	// objectColumns are the columns of the table object besides id and objectKey. The last three
+	// (created, owner, made) rarely change, and made never does. Setting one of them also writes its
+	// index, and in PostgreSQL every index. So updateObject leaves all three unset, and moveObject
+	// leaves made unset.
 	objectColumns   = []string{"seq", "version", "kind", "uid", "rv", "labels", "note", "began", "since", "revisions", "terms", "prose", "created", "owner", "made"}
 	revisionColumns = []string{"id", "object", "began", "since", "until", "rv", "whole", "body"}
-	tallyKey        = []string{"type", "cluster", "namespace"}
-	labelKey        = []string{"type", "label_key", "label_value", "cluster", "namespace", "name"}
+	// tallyKey is the key of the table tally, which counts the objects of a type in a namespace.
+	tallyKey = []string{"type", "cluster", "namespace"}
+	// labelKey is the key of the table label, the index of labels and declared fields.
+	labelKey = []string{"type", "label_key", "label_value", "cluster", "namespace", "name"}
 )
 
+// prepareBatches prepares the statements in d.batches. After an error, the statements that were
+// already prepared stay there, and d.close closes them.
 func (d *database) prepareBatches(ctx context.Context) error {
 	b, id, object, packed := &d.batches, []string{"id"}, []string{"object"}, []string{"packed"}
 	whole := append([]string{"id"}, objectKey...)
@@ -65,15 +75,15 @@ func (d *database) prepareBatches(ctx context.Context) error {
 		&b.tally: func(n int) string {
 			return d.inserted("tally", append(slices.Clone(tallyKey), "objects"))(n) + d.dialect.accumulate("tally", strings.Join(tallyKey, ", "), "objects")
 		},
-		&b.dropTally:  func(n int) string { return d.dialect.remove(n, "tally", append(slices.Clone(tallyKey), "objects")) },
-		&b.dropObject: func(n int) string { return d.dialect.remove(n, "object", id) },
-		&b.dropBody:   func(n int) string { return d.dialect.remove(n, "body", object) },
-		&b.dropLabel:  func(n int) string { return d.dialect.remove(n, "label", labelKey) },
-		&b.putProse:   d.replaced("prose", "object", object, []string{"words"}),
-		&b.dropProse:  func(n int) string { return d.dialect.remove(n, "prose", object) },
+		&b.dropTally:    func(n int) string { return d.dialect.remove(n, "tally", append(slices.Clone(tallyKey), "objects")) },
+		&b.dropObject:   func(n int) string { return d.dialect.remove(n, "object", id) },
+		&b.dropBody:     func(n int) string { return d.dialect.remove(n, "body", object) },
+		&b.dropLabel:    func(n int) string { return d.dialect.remove(n, "label", labelKey) },
+		&b.putFullText:  d.replaced("prose", "object", object, []string{"words"}),
+		&b.dropFullText: func(n int) string { return d.dialect.remove(n, "prose", object) },
 	}
 	if word := []string{"type", "word", "object"}; d.dialect.inverts() {
-		texts[&b.recallProse] = func(n int) string { return "SELECT object, words FROM prose WHERE " + d.dialect.among(n, "object") }
+		texts[&b.recallFullText] = func(n int) string { return "SELECT object, words FROM prose WHERE " + d.dialect.among(n, "object") }
 		texts[&b.putWord] = d.replaced("word", "", word[:2], word[2:])
 		texts[&b.dropWord] = func(n int) string { return d.dialect.remove(n, "word", word) }
 	}
@@ -94,28 +104,33 @@ func (d *database) prepareBatches(ctx context.Context) error {
 	return nil
 }
 
-// inserted returns the text of a statement that inserts n rows.
+// inserted returns a function that returns, for a number n, the text of a statement that inserts n
+// rows into the columns of the table.
 func (d *database) inserted(table string, columns []string) func(n int) string {
 	return func(n int) string {
 		return d.dialect.into() + table + " (" + strings.Join(columns, ", ") + ") " + d.dialect.rows(n, columns)
 	}
 }
 
-// replaced returns the text of a statement that inserts n rows, or sets columns of those with the
-// same keys. Setting the other columns to equal values would cost as much as changing them.
+// replaced returns a function that returns, for a number n, the text of a statement that inserts n
+// rows. If a row with the same key exists, the statement sets only columns in that row. The columns
+// in same are equal then, and setting them would cost as much as changing them. key is the list of
+// key columns as SQL text.
 func (d *database) replaced(table, key string, same, columns []string) func(n int) string {
 	return func(n int) string {
 		return d.inserted(table, slices.Concat(same, columns))(n) + d.dialect.replace(key, columns)
 	}
 }
 
-// values returns n rows of placeholders.
+// values returns the SQL text VALUES (?, ?), (?, ?) with n rows. Each row has a placeholder for
+// each of the columns.
 func values(n int, columns []string) string {
 	row := "(" + strings.TrimSuffix(strings.Repeat("?, ", len(columns)), ", ") + ")"
 	return "VALUES " + strings.TrimSuffix(strings.Repeat(row+", ", n), ", ")
 }
 
-// keyed returns the condition that a row has one of n keys.
+// keyed returns the SQL condition that a row has one of n keys. key has the columns of a key. Each
+// of the n keys has a placeholder for each column.
 func keyed(n int, key []string) string {
 	if len(key) == 1 {
 		return key[0] + " IN (" + strings.TrimSuffix(strings.Repeat("?, ", n), ", ") + ")"
@@ -124,7 +139,8 @@ func keyed(n int, key []string) string {
 	return strings.TrimSuffix(strings.Repeat(row+" OR ", n), " OR ")
 }
 
-// flat returns the parameters of rows, one after another.
+// flat returns the values of all rows in one list, row after row, as the parameters of a statement.
+// rows must not be empty.
 func flat(rows [][]any) []any {
 	args := make([]any, 0, len(rows)*len(rows[0]))
 	for _, row := range rows {
@@ -133,8 +149,9 @@ func flat(rows [][]any) []any {
 	return args
 }
 
-// run runs the statement for all rows in a transaction, and calls f with each row of a result; f
-// may be nil.
+// run runs the statement in a transaction with rows as its parameters, in as many executions as
+// needed. It calls f with each row of the result. f is nil for a statement without a result. If
+// rows is empty, run does nothing.
 func (b *batch) run(ctx context.Context, tx *sql.Tx, rows [][]any, f func(*sql.Rows) error) error {
 	stmts := make([]*sql.Stmt, len(b.stmts))
 	for len(rows) > 0 {
@@ -157,7 +174,8 @@ func (b *batch) run(ctx context.Context, tx *sql.Tx, rows [][]any, f func(*sql.R
 	return nil
 }
 
-// query calls f for each row of a result.
+// query runs a prepared statement and calls f for each row of its result. An error of f ends the
+// loop and is returned.
 func query(ctx context.Context, stmt *sql.Stmt, args []any, f func(*sql.Rows) error) error {
 	answer, err := stmt.QueryContext(ctx, args...)
 	if err != nil {
@@ -172,7 +190,8 @@ func query(ctx context.Context, stmt *sql.Stmt, args []any, f func(*sql.Rows) er
 	return answer.Err()
 }
 
-// fitting returns the index of the statement for the next rows, and their number.
+// fitting chooses the prepared statement for the next execution. i is its index in b.stmts. n, from
+// 1 on, is the number of rows from the beginning of rows that it takes. rows must not be empty.
 func (b *batch) fitting(rows [][]any) (i, n int) {
 	bytes, most, bound := 0, 0, len(rows)
 	if b.lengths[0] != anyLength {
@@ -202,10 +221,12 @@ func (b *batch) fitting(rows [][]any) (i, n int) {
 	return len(b.lengths) - 1, 1
 }
 
+// close closes all prepared statements. It returns one result for each of them: an error, or nil
+// for success.
 func (b *batches) close() (errs []error) {
 	for _, one := range []*batch{
 		&b.find, &b.recall, &b.insertObject, &b.updateObject, &b.moveObject, &b.insertBody, &b.putBody, &b.putLabel, &b.dropObject, &b.dropBody, &b.dropLabel,
-		&b.revision, &b.past, &b.tally, &b.dropTally, &b.putProse, &b.dropProse, &b.recallProse, &b.putWord, &b.dropWord,
+		&b.revision, &b.past, &b.tally, &b.dropTally, &b.putFullText, &b.dropFullText, &b.recallFullText, &b.putWord, &b.dropWord,
 	} {
 		for _, stmt := range one.stmts {
 			errs = append(errs, stmt.Close())

@@ -24,9 +24,11 @@ func benchRow(cluster string, i int) Row {
 	}, map[string]any{"nodeName": fmt.Sprintf("node-%d", i%100), "fill": strings.Repeat("x", 1500)})
 }
 
-// BenchmarkWrite reports rows per second, in batches of 500: new ones, and changed ones. Beside them the same bodies go into the same tables of
-// another database in the same batches, without anything that a store has to know or to keep. The three take turns, so that what
-// else the machine does is in each of them. OBJECTS is how many of each are written.
+// BenchmarkWrite reports rows per second for new and for changed rows, in batches of 500. For
+// comparison it also inserts the same bodies into the same tables of another database in the
+// same batches, without any work of a store (bare). The three kinds of batches alternate, so
+// that other load on the machine affects all of them. OBJECTS is the number of rows of each
+// kind.
 func BenchmarkWrite(b *testing.B) {
 	b.Run("SQLite", func(b *testing.B) { benchmarkWrite(b, func() string { return b.TempDir() }) })
 	for _, d := range []*testenv.Database{testenv.PostgreSQL, testenv.MariaDB} {
@@ -45,7 +47,8 @@ func benchmarkWrite(b *testing.B, create func() string) {
 	for b.Loop() {
 		plain, s := openStore(b, create()), openStore(b, create())
 		identified := benchRow("a", 0)
-		write(b, plain, identified) // its cluster and type; the row is written over
+		// Stores the cluster and the type. The row is deleted again.
+		write(b, plain, identified)
 		if err := plain.Write(b.Context(), []Change{{Row: identified, Delete: true}}); err != nil {
 			b.Fatal(err)
 		}
@@ -79,8 +82,9 @@ func benchmarkWrite(b *testing.B, create func() string) {
 	b.ReportMetric(bare.Seconds()/changed.Seconds(), "changed/bare")
 }
 
-// bare inserts rows into the tables of a database, in transactions of a batch and by prepared statements of 100 rows where the driver
-// asks the server for each, and knows nothing of what is there.
+// bare inserts rows into the tables of a database without reading what the tables have. A batch
+// is one transaction. A statement inserts up to 100 rows where the driver sends each statement
+// to a server.
 type bare struct {
 	db                  *database
 	object, body, label batch
@@ -186,8 +190,9 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// BenchmarkRevision rolls the Deployments of a file of manifests, MANIFESTS, a hundred times, as a cluster reports it, and says what a revision takes: its
-// content, and the history's share of the file, against what the live object takes.
+// BenchmarkRevision updates the image of the Deployments in a file of manifests (MANIFESTS) a
+// hundred times, with the states that a cluster reports. It compares the size of a revision
+// with that of the live object: the content alone, and its share of the database file.
 func BenchmarkRevision(b *testing.B) {
 	file := os.Getenv("MANIFESTS")
 	if file == "" {
@@ -217,7 +222,8 @@ func BenchmarkRevision(b *testing.B) {
 				if err := yaml.Unmarshal([]byte(doc), &o); err != nil || o["kind"] != "Deployment" {
 					continue
 				}
-				// What the controller says of a rolling change: begun, progressing, done.
+				// The controller reports three states of a rollout: started, progressing,
+				// complete.
 				for phase := range 3 {
 					if roll == 0 && phase > 0 {
 						continue
@@ -256,7 +262,7 @@ func BenchmarkRevision(b *testing.B) {
 	}
 }
 
-// rolled makes a Deployment what it is in a phase of a change of its image.
+// rolled gives a Deployment its content in a phase of the rollout of a new image.
 func rolled(o map[string]any, roll, phase, version int) {
 	at := time.Unix(1_700_000_000+int64(version), 0).UTC().Format(time.RFC3339)
 	meta := o["metadata"].(map[string]any)
@@ -287,8 +293,9 @@ func rolled(o map[string]any, roll, phase, version int) {
 	}
 }
 
-// BenchmarkMoment asks for what was, of 20,000 objects of 10 clusters of which each has changed twice since, but for 10 that changed thrice: the first page of the moment before, one object of
-// it, and what is another now than before the last changes.
+// BenchmarkMoment reads the past of 20,000 objects in 10 clusters. All of them changed twice
+// since the first moment, and 10 of them once more. It reads the first page of the first
+// moment, one object of it, the differences to the present, and the revisions of one object.
 func BenchmarkMoment(b *testing.B) {
 	const objects, clusters = 20_000, 10
 	s := openStore(b, b.TempDir())

@@ -24,7 +24,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// hush is what must be nowhere.
+// hush is a text in the data of Secrets. It must not be stored unencrypted anywhere.
 const hush = "correct-horse-battery-staple"
 
 func sealingKeys(t *testing.T, lines ...string) *seal.Keys {
@@ -34,7 +34,7 @@ func sealingKeys(t *testing.T, lines ...string) *seal.Keys {
 	return k
 }
 
-// secret is a Secret with data.
+// secret returns a Secret with data.
 func secret(namespace, name, version, data string) Row {
 	r := pod("a", namespace, name, map[string]string{"app": "web"}, nil)
 	r.Resource, r.Kind, r.ResourceVersion, r.UID = "secrets", "Secret", version, types.UID(namespace+"/"+name)
@@ -56,7 +56,7 @@ func withKeys(t *testing.T, at string, keys *seal.Keys) *Store {
 	return s
 }
 
-// bodies are those of the Secrets of a namespace, by name.
+// secretBodies returns the bodies of all stored Secrets, by NAMESPACE/NAME.
 func secretBodies(t *testing.T, s *Store) map[string]string {
 	t.Helper()
 	page, err := s.List(context.Background(), Query{Resource: "secrets"})
@@ -71,7 +71,8 @@ func secretBodies(t *testing.T, s *Store) map[string]string {
 func everything(string, map[string]string) bool { return true }
 func nothing(string, map[string]string) bool    { return false }
 
-// hidden fails if something that must not be read is in any column of any table, or in the files of a database.
+// hidden fails the test if a text, as it is or in base64, is in any column of any table, or in
+// a file of an SQLite database. It also fails if the tables have no encrypted data.
 func hidden(t *testing.T, s *Store, at string, texts ...string) {
 	t.Helper()
 	found := func(where string, b []byte) {
@@ -124,8 +125,8 @@ func hidden(t *testing.T, s *Store, at string, texts ...string) {
 	}
 }
 
-// TestSecretsAreSealed: what Secrets have beside their metadata is nowhere in the database, of none of their states; with the key all of it
-// can be read, and only as what it was.
+// TestSecretsAreSealed: of a Secret, past or present, the database has nothing unencrypted but
+// the metadata. With the key, all of it can be read, but only as the Secret that it belongs to.
 func TestSecretsAreSealed(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := withKeys(t, at, sealingKeys(t, seal.New()))
@@ -169,7 +170,7 @@ func TestSecretsAreSealed(t *testing.T) {
 			}
 		}
 
-		// Moved to where somebody may read it, it does not open.
+		// A row that is moved to a namespace that another user may read cannot be decrypted.
 		_, err = s.db.write.ExecContext(t.Context(), "UPDATE object SET namespace = 'mine' WHERE name = 'login'")
 		check(t, err)
 		if body := secretBodies(t, s)["mine/login"]; strings.Contains(body, `"data"`) || !strings.Contains(body, "metadata") {
@@ -183,7 +184,8 @@ func TestSecretsAreSealed(t *testing.T) {
 	})
 }
 
-// TestSecretsWithoutAKey: data that could not be encrypted is refused, and not said. The rest is stored.
+// TestSecretsWithoutAKey: a Secret that cannot be encrypted is stored without its data. The
+// error does not contain the data. The other rows of the batch are stored.
 func TestSecretsWithoutAKey(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -206,7 +208,8 @@ func TestSecretsWithoutAKey(t *testing.T) {
 	})
 }
 
-// TestKeyIsLost: without the key the metadata is left, nothing fails, and what is read again can be read with the new key.
+// TestKeyIsLost: without the key, the metadata of Secrets stays and no call fails. Secrets that
+// are written again can be read with the new key.
 func TestKeyIsLost(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := withKeys(t, at, sealingKeys(t, seal.New()))
@@ -256,7 +259,8 @@ func TestKeyIsLost(t *testing.T) {
 	})
 }
 
-// TestKeyIsRotated: what is sealed with an older key opens, is sealed with the newest one, and then needs no other.
+// TestKeyIsRotated: an older key still decrypts its data. KeepData encrypts all data with the
+// newest key, and then the older one is no longer needed.
 func TestKeyIsRotated(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		first, second := seal.New(), seal.New()
@@ -300,7 +304,8 @@ func TestKeyIsRotated(t *testing.T) {
 	})
 }
 
-// TestDataIsDropped: the data goes of those Secrets of which it is not to be kept, and what they were; the rest stays.
+// TestDataIsDropped: KeepData deletes the data and the history of the Secrets that keep
+// rejects, and nothing else.
 func TestDataIsDropped(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := withKeys(t, at, sealingKeys(t, seal.New()))
@@ -309,7 +314,7 @@ func TestDataIsDropped(t *testing.T) {
 		write(t, s, pod("a", "goes", "web", nil, map[string]any{"n": 1}), stays, goes)
 		check(t, s.Write(t.Context(), []Change{{Row: secret("goes", "gone", "1", ""), Delete: true}, {Row: secret("stays", "gone", "1", ""), Delete: true}}))
 		keep := func(namespace string, _ map[string]string) bool { return namespace == "stays" }
-		for range 2 { // the second time there is nothing to do
+		for range 2 { // the second call has nothing to do
 			if lost, err := s.KeepData(t.Context(), "a", keep); lost != 0 || err != nil {
 				t.Error(lost, err)
 			}
@@ -348,7 +353,7 @@ func TestDataIsDropped(t *testing.T) {
 			}
 		}
 		held(t, s)
-		// It is asked for again, and history goes on.
+		// The Secrets are written again with their data, and their history continues.
 		write(t, s, secret("goes", "one", "2", hush), secret("goes", "one", "3", hush+"!"))
 		if body := secretBodies(t, s)["goes/one"]; !strings.Contains(body, hush) {
 			t.Errorf("it is %s", body)
@@ -358,8 +363,9 @@ func TestDataIsDropped(t *testing.T) {
 	})
 }
 
-// TestKilledWhileSealing kills a process that seals with a new key, at whatever moment: with both keys everything can be read, and after the work
-// was done, with the newest alone.
+// TestKilledWhileSealing kills a process at random moments while it encrypts all data with a
+// new key. With both keys everything can be read, and after the work is complete with the new
+// one alone.
 func TestKilledWhileSealing(t *testing.T) {
 	const many = 2500
 	if dir := os.Getenv("STORE_TEST_SEALING"); dir != "" {
@@ -389,7 +395,7 @@ func TestKilledWhileSealing(t *testing.T) {
 		check(t, cmd.Start())
 		_, err = out.Read(make([]byte, 6))
 		check(t, err)
-		<-time.After(time.Duration(random.IntN(60)) * time.Millisecond) // a random moment of it
+		<-time.After(time.Duration(random.IntN(60)) * time.Millisecond) // a random moment
 		check(t, cmd.Process.Kill())
 		_ = cmd.Wait() // killed
 		s := withKeys(t, dir, sealingKeys(t, second, first))
@@ -409,7 +415,8 @@ func TestKilledWhileSealing(t *testing.T) {
 	}
 }
 
-// TestLargeBodies: what is large is stored compressed, comes back as it was, and its fields are found; so are its former states.
+// TestLargeBodies: large bodies are stored compressed and read unchanged, now and from the
+// history. Their fields can be searched.
 func TestLargeBodies(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -448,7 +455,7 @@ func TestLargeBodies(t *testing.T) {
 		}
 		for name := range want {
 			if name == "deep" && strings.HasPrefix(at, "mysql") {
-				continue // MariaDB finds no field in what is deep
+				continue // MariaDB finds no field in deeply nested JSON
 			}
 			if diff := cmp.Diff([]string{"a/x/" + name}, listed(t, s, Query{Resource: "pods", Fields: []FieldRequirement{{Path: "spec.find", Operator: selection.Equals, Value: name}}})); diff != "" {
 				t.Error(diff)
@@ -480,7 +487,7 @@ func TestLargeBodies(t *testing.T) {
 			return err
 		}))
 
-		// It changes, and becomes small.
+		// One large body changes, and another one becomes small.
 		before := c.now
 		c.tick()
 		changed := body("large", strings.Repeat("large ", packFrom)+"!")
@@ -492,4 +499,19 @@ func TestLargeBodies(t *testing.T) {
 			t.Error(diff[:min(len(diff), 1000)])
 		}
 	})
+}
+
+// TestUnzlib: a body is decompressed whole, or is an error.
+func TestUnzlib(t *testing.T) {
+	body := bytes.Repeat([]byte("x"), 100)
+	packed, err := deflate(body)
+	check(t, err)
+	for most, whole := range map[int64]bool{101: true, 100: true, 99: false, 1: false} {
+		if got, err := unzlib(packed[5:], most); (err == nil) != whole || whole && !bytes.Equal(got, body) || !whole && got != nil {
+			t.Errorf("at most %d bytes: %q, %v", most, got, err)
+		}
+	}
+	if got, err := unzlib(packed[5:len(packed)-1], 100); err == nil {
+		t.Errorf("of data without its end: %q", got)
+	}
 }

@@ -10,17 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Checkpoint states that the stored rows of a type in a cluster are complete for a state of the
-// cluster, or newer.
+// Checkpoint confirms that the stored rows of a type in a cluster are complete for a state of the
+// cluster, or newer. It has what the mirror needs to continue its watch from there after a restart.
 type Checkpoint struct {
 	Cluster  string
 	Resource schema.GroupResource
-	Epoch    string // of the database with the rows
-	// What the mirror needs to continue, in its encoding. nil: deletes the checkpoint.
+	Epoch    string // of the database with the rows, from Store.Epoch
+	// What the mirror needs to continue, in the mirror's own encoding. nil: SaveCheckpoints deletes
+	// the checkpoint.
 	State []byte
 }
 
-// clusterType is a type of a cluster.
+// clusterType names a type in a cluster. The type is given by its number in the database.
 type clusterType struct {
 	cluster string
 	kind    int64

@@ -15,12 +15,12 @@ func note(r Row, note string) Change {
 	return Change{Row: r}
 }
 
-// TestCheckpoints: a checkpoint is kept with the rows that it vouches for, and for no others.
+// TestCheckpoints: a checkpoint is kept as long as the stored rows are those that it covers.
 func TestCheckpoints(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, s *Store, epoch string)
-		epoch  string // of the checkpoint; "": the database's
+		epoch  string // epoch of the saved checkpoint; "": that of the database
 		want   string
 	}{
 		"Saved":          {want: "at 7"},
@@ -107,8 +107,8 @@ func testRows(t *testing.T, at string) {
 	}
 }
 
-// TestRowsWithoutNotes: rows of a version before there were notes are said to be of no resource
-// version, so that they are written again.
+// TestRowsWithoutNotes: rows from schema 1, which has no notes, get an empty resource version.
+// So the mirror writes them again.
 func TestRowsWithoutNotes(t *testing.T) {
 	dir := t.TempDir()
 	db, err := sql.Open("sqlite", filepath.Join(dir, "mirror.db"))
@@ -153,7 +153,8 @@ func save(t *testing.T, s *Store, epoch, state string) {
 	}))
 }
 
-// refuse has the database refuse a row.
+// refuse writes a row without valid JSON, and fails the test unless the database refuses the
+// row.
 func refuse(t *testing.T, s *Store, name string) {
 	t.Helper()
 	row := pod("east", "ns", name, nil, nil)

@@ -18,37 +18,43 @@ import (
 // writes anything. It then uses the database and its schema again only when the new owner has
 // written nothing for some time.
 
-// claimStride is the number of sequences that a claim takes; the last one is the claim. It
-// exceeds the number of last commits that a database may lose when its host loses power. So no
-// sequence from before a claim is used again after it, and earlier versions expire.
+// claimStride is the number of sequences that a claim takes. A sequence is the number of a change,
+// and the last sequence of the stride is the number of the claim. The stride exceeds the number of
+// last commits that a database may lose when its host loses power. So no sequence from before a
+// claim is used again after it, and versions from before the claim expire.
 const claimStride = 1_000_000
 
 const (
-	// claimPatience is how long a claim waits, and the lock for changes of the schema.
+	// claimPatience limits how long a claim of the database takes, and the wait for the lock on
+	// changes of the schema.
 	claimPatience = 15 * time.Second
-	// claimPause is how long the other server must write nothing until a server that lost its
-	// claim takes the database again. A running owner writes more often: see claimRenewal.
+	// claimPause is the time without a write of the owner after which another server takes the
+	// database. That other server lost its claim to the owner, or belongs to another hub. A running
+	// owner writes more often, see claimRenewal.
 	claimPause = 4 * claimRenewal
 )
 
-// errClaimed means that another server has claimed the database.
+// errClaimed means that another server has claimed the database, and this one must not write.
 var errClaimed = errors.New("another server writes to the mirror's database now")
 
-// claimant describes a store that claims a database.
+// claimant describes the store that claims a database: its unique name as owner, its hub, and what
+// it knows about the database.
 type claimant struct {
-	owner string
+	owner string // unique name of this store
 	hub   string // ID of the server's hub; "": unknown
-	// The row of the epoch when this store left the database; without an epoch: unknown.
-	left     standing
-	granted  standing // the row of another hub's owner that has stopped; zero: none
-	rejected error    // why the stored contents must not be trusted; nil: no reason
-	patience time.Duration
-	pause    time.Duration
-	now      func() time.Time
-	ticks    func(every time.Duration) (ticks <-chan time.Time, stop func())
+	// The row of the epoch when this store last used the database; without an epoch: unknown.
+	left     epochRow
+	granted  epochRow         // row of an owner of another hub that has stopped; zero: none
+	rejected error            // why the stored contents must not be trusted; nil: no reason
+	patience time.Duration    // time limit of a claim
+	pause    time.Duration    // see claimPause
+	now      func() time.Time // clock
+	// The function ticker, except in tests; for renewClaims.
+	ticks func(every time.Duration) (ticks <-chan time.Time, stop func())
 }
 
-// newClaimant identifies this store for other servers, by host and process.
+// newClaimant returns the description of a new store. Its name as owner is unique: host, process
+// and a random text. Its hub is unknown until ForHub sets it.
 func newClaimant() claimant {
 	host, err := os.Hostname()
 	if err != nil {
@@ -57,8 +63,9 @@ func newClaimant() claimant {
 	return claimant{owner: fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), rand.Text()[:8]), patience: claimPatience, pause: claimPause, now: time.Now, ticks: ticker}
 }
 
-// ForHub makes the store claim a server's database for a hub. It claims a database with an owner
-// of another hub only after that owner has written nothing for claimPause, even at the start.
+// ForHub is the option with which a store claims the database of a server for the hub with this ID.
+// If the database has an owner of another hub, the store waits until that owner has written nothing
+// for claimPause. It also waits at the start of the process.
 func ForHub(id string) Option {
 	return func(s *Store) {
 		s.claimant.hub = id
@@ -66,10 +73,10 @@ func ForHub(id string) Option {
 	}
 }
 
-// hubPrefix is the prefix of an owner's name that contains its hub.
+// hubPrefix is the beginning of an owner's name that contains the ID of a hub.
 const hubPrefix = "hub "
 
-// hubOf returns the hub in the name of an owner; "": none.
+// hubOf returns the ID of the hub in the name of an owner, or "" if the name has none.
 func hubOf(owner string) string {
 	named, found := strings.CutPrefix(owner, hubPrefix)
 	if !found {
@@ -79,20 +86,24 @@ func hubOf(owner string) string {
 	return hub
 }
 
-// standing is the row of the epoch.
-type standing struct {
-	epoch string
-	seq   int64
-	claim int64 // 0: no server has claimed the database
-	owner string
+// epochRow is the only row of the table epoch: the ID of the database, its last sequence, and its
+// owner with the claim. It leaves out the columns on the history.
+type epochRow struct {
+	epoch string // ID of the database
+	seq   int64  // last sequence
+	claim int64  // number of the owner's claim; 0: no server has claimed it
+	owner string // name of the server that claimed it
 }
 
-const standingQuery = "SELECT id, seq, claim, owner FROM epoch"
+const epochQuery = "SELECT id, seq, claim, owner FROM epoch"
 
-func (s *standing) scan(row *sql.Row) error { return row.Scan(&s.epoch, &s.seq, &s.claim, &s.owner) }
+func (r *epochRow) scan(row *sql.Row) error { return row.Scan(&r.epoch, &r.seq, &r.claim, &r.owner) }
 
-// judge returns an error if a writer finds another row of the epoch than it left. It is pure.
-func judge(found, left standing) error {
+// judge compares the row of the epoch that a writer finds (found) with the row after its own last
+// write (left). It returns errClaimed if another writer has written or claimed the database. It
+// returns errOther if the database was replaced or went back to an earlier state, and nil for the
+// same row. It is pure.
+func judge(found, left epochRow) error {
 	switch {
 	case found.claim > left.claim:
 		return fmt.Errorf("%w: %s; stop one of the two, or give each a database or a schema of its own", errClaimed, found.owner)
@@ -105,10 +116,11 @@ func judge(found, left standing) error {
 	return nil
 }
 
-// distrust returns why the stored contents must not be trusted; nil: only owners with claims have
-// written, and the database is as this store left it. written is the sequence up to which owners
-// wrote. It is pure.
-func (c *claimant) distrust(found standing, written int64) error {
+// distrust returns why the rows of a server's database must not be trusted when it is claimed; nil:
+// they can be trusted. Reasons are a program that wrote without a claim, an earlier reason in
+// c.rejected, and a database that is not as this store left it. written is the sequence up to which
+// owners with claims wrote. It is pure.
+func (c *claimant) distrust(found epochRow, written int64) error {
 	switch {
 	case found.seq > written:
 		return fmt.Errorf("%d changes are of a program that did not claim the database; stop that program, which may be a server of an earlier version, "+
@@ -121,23 +133,27 @@ func (c *claimant) distrust(found standing, written int64) error {
 	return nil
 }
 
-// follows reports whether only the owner in left can have written since then. It is pure.
-func (s *standing) follows(left standing) bool {
-	return s.epoch == left.epoch && (s.seq == left.seq || s.seq > left.seq && s.owner == left.owner)
+// follows reports whether r is the row left, or that row after writes of only the same owner. It is
+// pure.
+func (r *epochRow) follows(left epochRow) bool {
+	return r.epoch == left.epoch && (r.seq == left.seq || r.seq > left.seq && r.owner == left.owner)
 }
 
-// held returns an error if the database is not as this writer left it.
-func (d *database) held(found standing) error {
-	return judge(found, standing{epoch: d.epoch, seq: d.seq, claim: d.claim})
+// held returns nil if found, the present row of the epoch, is as this writer left it. Otherwise it
+// returns the errClaimed or errOther of judge. The caller holds d.mu.
+func (d *database) held(found epochRow) error {
+	return judge(found, epochRow{epoch: d.epoch, seq: d.seq, claim: d.claim})
 }
 
-// take takes n sequences if this writer has the claim, and returns the row of the epoch as it was
-// before. The row is locked until the transaction ends.
-func (d *database) take(ctx context.Context, tx *sql.Tx, n int64) (found standing, err error) {
+// take adds n to the sequence (the number of the last change) of the database, if this writer still
+// has the claim. It returns the row of the epoch as it was before, and the row stays locked until
+// the transaction ends. If another writer has the claim, take changes nothing, and returns the row
+// of that writer without an error. The caller passes the row to held.
+func (d *database) take(ctx context.Context, tx *sql.Tx, n int64) (found epochRow, err error) {
 	if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ?, written = written + ? WHERE claim = ?"), n, n, d.claim); err != nil {
 		return found, err
 	}
-	if err := found.scan(tx.QueryRowContext(ctx, standingQuery)); err != nil {
+	if err := found.scan(tx.QueryRowContext(ctx, epochQuery)); err != nil {
 		return found, err
 	}
 	if found.claim == d.claim {
@@ -146,7 +162,9 @@ func (d *database) take(ctx context.Context, tx *sql.Tx, n int64) (found standin
 	return found, nil
 }
 
-// advance takes n sequences and returns the last one.
+// advance takes the next n sequences, the numbers of changes, for a transaction that writes. It
+// returns the last of them. The error is errClaimed or errOther if the database is not as this
+// writer left it; the caller then rolls back. The caller holds d.mu.
 func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64, err error) {
 	found, err := d.take(ctx, tx, n)
 	if err == nil {
@@ -155,10 +173,12 @@ func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64
 	return found.seq + n, err
 }
 
-// acquire claims the database for this writer. The first claim of a server's database begins an
-// epoch, so servers of versions without claims see a replaced database, with a schema too new for
-// them. A claim of an untrusted database also begins an epoch, and deletes its checkpoints in the
-// same transaction.
+// acquire claims the database for the store that c describes, and sets d.found, d.distrusted,
+// d.epoch, d.seq and d.claim. The first claim of a server's database gives it a new epoch. Then
+// servers of versions without claims see a replaced database, with a schema too new for them. A
+// database whose rows must not be trusted also gets a new epoch, and its checkpoints are deleted in
+// the same transaction. A file is always trusted, and keeps its epoch. The error is errClaimed if
+// the owner belongs to another hub and may still run.
 func (d *database) acquire(ctx context.Context, c claimant) error {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
@@ -166,10 +186,10 @@ func (d *database) acquire(ctx context.Context, c claimant) error {
 	if err != nil {
 		return err
 	}
-	var found standing
+	var found epochRow
 	_, err = tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ?"), claimStride)
 	if err == nil {
-		err = found.scan(tx.QueryRowContext(ctx, standingQuery))
+		err = found.scan(tx.QueryRowContext(ctx, epochQuery))
 	}
 	var written int64
 	if err == nil {
@@ -202,39 +222,45 @@ func (d *database) acquire(ctx context.Context, c claimant) error {
 	return nil
 }
 
-// admit returns errClaimed if the database has an owner of another hub that is not known to have
-// stopped. The claiming transaction calls it, because the owner may be newer than the last check.
-func (c *claimant) admit(found standing) error {
+// admit returns errClaimed if the owner in found belongs to another hub and is not known to have
+// stopped (c.granted). It returns nil for an owner of the same hub or without a hub. acquire calls
+// it in its transaction, because the owner may have changed since Store.leave.
+func (c *claimant) admit(found epochRow) error {
 	if hub := hubOf(found.owner); c.hub == "" || hub == "" || hub == c.hub || found == c.granted {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", errClaimed, found.owner)
 }
 
-// rival is another server that took the database from this one.
-type rival struct {
-	seen  standing
-	since time.Time // time at which it was first seen in this state
+// otherServer is another server that owns the database: it took the database from this server, or
+// belongs to another hub. This server waits until that server writes nothing any more.
+type otherServer struct {
+	seen  epochRow  // last row of the epoch that was read
+	since time.Time // when that row was read first; zero: none was read
 }
 
-// yields reports whether the other server still owns the database: found, the row at the time
-// now, has changed within the pause. It only updates r.
-func (r *rival) yields(found standing, now time.Time, pause time.Duration) bool {
-	if r.since.IsZero() || r.seen != found {
-		r.seen, r.since = found, now
+// yields reports whether this server must still leave the database to the other server. found is
+// the row of the epoch at the time now. The result is true if the row differs from the last one, or
+// has been the same for less than pause. The first call always returns true. yields only updates o.
+func (o *otherServer) yields(found epochRow, now time.Time, pause time.Duration) bool {
+	if o.since.IsZero() || o.seen != found {
+		o.seen, o.since = found, now
 		return true
 	}
-	return now.Sub(r.since) < pause
+	return now.Sub(o.since) < pause
 }
 
-// yield makes the store leave the database to another server, and no longer trust its contents.
-// The caller holds s.opening.
-func (s *Store) yield(why error) { s.rival, s.rejected = &rival{}, why }
+// yield records that another server owns the database, for the reason why. The store leaves the
+// database to that server, and no longer trusts its rows: the next open counts as a loss. The
+// caller holds s.opening.
+func (s *Store) yield(why error) { s.otherServer, s.rejected = &otherServer{}, why }
 
-// leave returns an error while the database belongs to the server that took it from this one, or
-// to an owner of another hub. It only reads.
+// leave returns nil if this store may claim the database of the server. It returns an
+// ErrUnavailable while another server owns the database, which took it from this store or belongs
+// to another hub. It connects to the server and only reads the row of the epoch. The caller holds
+// s.opening.
 func (s *Store) leave(ctx context.Context) error {
-	if s.rival == nil && s.claimant.hub == "" {
+	if s.otherServer == nil && s.claimant.hub == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.claimant.patience)
@@ -243,12 +269,12 @@ func (s *Store) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var found standing
-	err = found.scan(db.QueryRowContext(ctx, standingQuery))
+	var found epochRow
+	err = found.scan(db.QueryRowContext(ctx, epochQuery))
 	if closeErr := db.Close(); closeErr != nil {
 		return errors.Join(err, closeErr)
 	}
-	if s.rival == nil {
+	if s.otherServer == nil {
 		if hub := hubOf(found.owner); err != nil || hub == "" || hub == s.claimant.hub {
 			return nil // opening the database reports the error
 		}
@@ -257,7 +283,7 @@ func (s *Store) leave(ctx context.Context) error {
 	if err != nil && s.server.dialect.fault(err) != faultDamaged && !errors.Is(err, sql.ErrNoRows) {
 		return classify(s.server.dialect, err)
 	}
-	if !s.rival.yields(found, s.claimant.now(), s.claimant.pause) {
+	if !s.otherServer.yields(found, s.claimant.now(), s.claimant.pause) {
 		return nil
 	}
 	owner := found.owner

@@ -13,24 +13,25 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// claimMigration is the schema of servers with which the row of the epoch has a claim.
+// claimMigration is the migration of server databases that adds the claim to the row of the
+// epoch.
 const claimMigration = 6
 
 func TestJudge(t *testing.T) {
-	left := standing{epoch: "e", seq: 10, claim: 5, owner: "me"}
+	left := epochRow{epoch: "e", seq: 10, claim: 5, owner: "me"}
 	for name, tc := range map[string]struct {
-		found standing
+		found epochRow
 		want  error
 	}{
-		"Same":               {standing{"e", 10, 5, "me"}, nil},
-		"Claimed":            {standing{"e", 12, 12, "other"}, errClaimed},
-		"ClaimedInAnother":   {standing{"f", 12, 12, "other"}, errClaimed},
-		"WrittenUnclaimed":   {standing{"e", 11, 5, "me"}, errClaimed},
-		"EarlierState":       {standing{"e", 9, 5, "me"}, errOther},
-		"EarlierClaim":       {standing{"e", 20, 4, "me"}, errOther},
-		"AnotherDatabase":    {standing{"f", 10, 5, "me"}, errOther},
-		"AnotherUnclaimed":   {standing{"f", 0, 0, ""}, errOther},
-		"AnotherWithSameSeq": {standing{"f", 11, 5, "me"}, errOther},
+		"Same":               {epochRow{"e", 10, 5, "me"}, nil},
+		"Claimed":            {epochRow{"e", 12, 12, "other"}, errClaimed},
+		"ClaimedInAnother":   {epochRow{"f", 12, 12, "other"}, errClaimed},
+		"WrittenUnclaimed":   {epochRow{"e", 11, 5, "me"}, errClaimed},
+		"EarlierState":       {epochRow{"e", 9, 5, "me"}, errOther},
+		"EarlierClaim":       {epochRow{"e", 20, 4, "me"}, errOther},
+		"AnotherDatabase":    {epochRow{"f", 10, 5, "me"}, errOther},
+		"AnotherUnclaimed":   {epochRow{"f", 0, 0, ""}, errOther},
+		"AnotherWithSameSeq": {epochRow{"f", 11, 5, "me"}, errOther},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := judge(tc.found, left); !errors.Is(err, tc.want) {
@@ -40,18 +41,19 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestFollows: what a store finds when it opens its database again is what it left, also where it claimed it in between and could not use it.
+// TestFollows: follows accepts the row of the epoch that this store left, and one that this
+// store claimed again since then, as when it could not use the database after the claim.
 func TestFollows(t *testing.T) {
-	left := standing{epoch: "e", seq: 10, owner: "me"}
+	left := epochRow{epoch: "e", seq: 10, owner: "me"}
 	for name, tc := range map[string]struct {
-		found standing
+		found epochRow
 		want  bool
 	}{
-		"Same":         {standing{"e", 10, 5, "me"}, true},
-		"ClaimedAgain": {standing{"e", 30, 20, "me"}, true},
-		"ByAnother":    {standing{"e", 30, 20, "other"}, false},
-		"Earlier":      {standing{"e", 9, 5, "me"}, false},
-		"Another":      {standing{"f", 10, 5, "me"}, false},
+		"Same":         {epochRow{"e", 10, 5, "me"}, true},
+		"ClaimedAgain": {epochRow{"e", 30, 20, "me"}, true},
+		"ByAnother":    {epochRow{"e", 30, 20, "other"}, false},
+		"Earlier":      {epochRow{"e", 9, 5, "me"}, false},
+		"Another":      {epochRow{"f", 10, 5, "me"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.found.follows(left); got != tc.want {
@@ -61,31 +63,34 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestRivalYields: a database is left to another server until that has changed nothing for the pause.
-func TestRivalYields(t *testing.T) {
-	r, now := rival{}, time.Unix(1_700_000_000, 0)
+// TestOtherServerYields: a store leaves the database to another server until that server has
+// written nothing for the pause.
+func TestOtherServerYields(t *testing.T) {
+	other, now := otherServer{}, time.Unix(1_700_000_000, 0)
 	var got []bool
 	for _, step := range []struct {
 		seq   int64
 		after time.Duration
 	}{{1, 0}, {1, 59 * time.Second}, {2, time.Minute}, {2, 59 * time.Second}, {2, time.Second}} {
 		now = now.Add(step.after)
-		got = append(got, r.yields(standing{seq: step.seq}, now, time.Minute))
+		got = append(got, other.yields(epochRow{seq: step.seq}, now, time.Minute))
 	}
 	if diff := cmp.Diff([]bool{true, true, true, true, false}, got); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// again lets a store try at once what it tries now and then.
+// again makes the next call try to open the database, without waiting for reopenDelay.
 func again(s *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = time.Time{}
 }
 
-// TestTwoWriters: of two servers with one database the one that claimed it last writes. The other notices before it has written anything, says
-// who it is, and leaves the database alone until that one has written nothing for the pause. Then they have changed places.
+// TestTwoWriters: if two servers use one database, only the one that claimed it last writes.
+// The other one notices this before it writes anything, and its error names the owner. It takes
+// the database back only when the owner has written nothing for the pause. Then the roles are
+// reversed.
 func TestTwoWriters(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		a := openStore(t, at)
@@ -117,7 +122,7 @@ func TestTwoWriters(t *testing.T) {
 		if events, _, _, err := b.Since(pods, version); err != nil || len(events) != 1 {
 			t.Errorf("%d events, %v: who writes knows of every change", len(events), err)
 		}
-		now = now.Add(2 * a.claimant.pause) // but there was a change
+		now = now.Add(2 * a.claimant.pause) // but the owner has written in between
 		out(a, b, Change{Row: other})
 		now = now.Add(a.claimant.pause - time.Second)
 		out(a, b, Change{Row: other})
@@ -136,8 +141,8 @@ func TestTwoWriters(t *testing.T) {
 	})
 }
 
-// TestWriterThatClaimsNothing: a server that does not know of claims, as one of an earlier version, is noticed, and the database left to it
-// for the pause as well.
+// TestWriterThatClaimsNothing: a store notices writes of a server that has no claims, such as
+// one of an earlier version. It leaves the database to that server for the pause as well.
 func TestWriterThatClaimsNothing(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)
@@ -156,8 +161,9 @@ func TestWriterThatClaimsNothing(t *testing.T) {
 	})
 }
 
-// TestUpgradeClaims: the first claim after an upgrade begins an epoch, so that a server of the version before finds another database than it
-// left, and one that is too new. Checkpoints hold.
+// TestUpgradeClaims: the first claim after an upgrade starts a new epoch. A server of the
+// earlier version then sees a replaced database, whose schema is too new for it. Checkpoints
+// stay valid, and later claims start no epoch.
 func TestUpgradeClaims(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		server, err := parseDSN(at)
@@ -192,7 +198,8 @@ func TestUpgradeClaims(t *testing.T) {
 	})
 }
 
-// TestClaimDoesNotWaitForEver: a claim that waits for a lock gives up, says so, and is tried again.
+// TestClaimDoesNotWaitForEver: a claim that waits for a lock fails after a time, with an error
+// that says so, and is retried.
 func TestClaimDoesNotWaitForEver(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		check(t, openStore(t, at).Close())
@@ -209,7 +216,8 @@ func TestClaimDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// TestTwoHubs: two hubs, each with a schema or a database of its own of one server, know nothing of each other.
+// TestTwoHubs: two hubs with their own schemas or databases on one server do not affect each
+// other.
 func TestTwoHubs(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		var other string
@@ -236,8 +244,8 @@ func TestTwoHubs(t *testing.T) {
 	})
 }
 
-// TestVersionsOfBeforeAClaim: a version of before a start expires, also where the database lost its last commits meanwhile, and however many
-// changes follow.
+// TestVersionsOfBeforeAClaim: a version from before a start expires, after any number of later
+// changes, even if the database lost its last commits in between.
 func TestVersionsOfBeforeAClaim(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

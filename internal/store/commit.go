@@ -16,24 +16,27 @@ import (
 // writer changes it. So the outcome is read from the row of the epoch, at once if the database
 // answers, or else before the next transaction. Nothing is written before that.
 
-// unanswered is a transaction whose COMMIT was not answered.
+// unanswered is a transaction whose COMMIT was not answered, so that its outcome is unknown.
 type unanswered struct {
-	last     int64 // its last sequence
-	recorded bool
-	told     []*Event
+	last     int64    // its last sequence
+	recorded bool     // its events are complete, because the journal was on
+	events   []*Event // for the journal, if it was committed
 }
 
-// answered is a transaction that was reported as failed and turned out to be committed. Its
-// caller writes the same changes again.
+// answered is a transaction whose caller got an error, although it was committed. The caller writes
+// the same changes again, and the journal must not report them twice.
 type answered struct {
-	// The published states that were not superseded by later events. nil: deletions.
+	// The states that the journal published for the transaction, by object. A later event of the
+	// object removes its entry. nil: the object was deleted.
 	states map[place]*Row
 }
 
-// end commits a transaction, and records its effects. If the COMMIT is not answered, end finds
-// out the outcome. The caller holds d.mu.
+// end commits a transaction, whose last sequence is last, and records its effects. If the COMMIT is
+// not answered, end finds out the outcome, and returns nil if the transaction was committed. If the
+// outcome stays unknown, end returns an error and sets d.unanswered, and settle continues. The
+// caller holds d.mu.
 func (d *database) end(ctx context.Context, tx *sql.Tx, last int64) error {
-	u := unanswered{last, d.recording, d.told}
+	u := unanswered{last, d.recording, d.events}
 	if err := tx.Commit(); err != nil {
 		committed, askErr := d.outcome(ctx, u, nil)
 		if askErr != nil {
@@ -48,17 +51,19 @@ func (d *database) end(ctx context.Context, tx *sql.Tx, last int64) error {
 	return nil
 }
 
-// committed records a committed transaction.
+// committed records that the transaction u was committed: its last sequence in d.seq, and its
+// events in the journal. The caller holds d.mu.
 func (d *database) committed(u unanswered) {
 	d.seq = u.last
 	if d.journal != nil {
-		d.journal.commit(u.last, u.recorded, u.told)
+		d.journal.commit(u.last, u.recorded, u.events)
 	}
 }
 
-// settle finds out the outcome of a transaction whose COMMIT was not answered, if there is one.
-// It then records the effects: events, new or deleted clusters and types, and the size of the
-// history. The caller holds d.mu.
+// settle does nothing unless d.unanswered is set, a transaction whose COMMIT was not answered. It
+// then finds out the outcome, and records the effects: events, new or deleted clusters and types,
+// and the size of the history. An error means that the outcome is still unknown. Nothing may be
+// written then. The caller holds d.mu.
 func (d *database) settle(ctx context.Context) error {
 	u := d.unanswered
 	if u == nil {
@@ -87,16 +92,17 @@ func (d *database) settle(ctx context.Context) error {
 	}
 	d.committed(*u)
 	d.answered = &answered{states: map[place]*Row{}}
-	for _, e := range u.told {
+	for _, e := range u.events {
 		r := e.row()
 		d.answered.states[place{d.kind(groupResource{r.Group, r.Resource}), r.Cluster, r.Namespace, r.Name}] = e.After
 	}
 	return nil
 }
 
-// outcome reports whether a transaction whose COMMIT was not answered was committed. It locks the
-// row of the epoch, and so waits until that transaction has ended. also reads additional values
-// in the same transaction; it may be nil.
+// outcome reports whether the transaction u, whose COMMIT was not answered, was committed. It locks
+// the row of the epoch, and so waits until that transaction has ended. also, which may be nil,
+// reads further values in the transaction of outcome. The error is errClaimed or errOther if the
+// database is neither in the state before u nor in the state after it. The caller holds d.mu.
 func (d *database) outcome(ctx context.Context, u unanswered, also func(tx *sql.Tx) error) (committed bool, err error) {
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -116,16 +122,17 @@ func (d *database) outcome(ctx context.Context, u unanswered, also func(tx *sql.
 	return committed, errors.Join(err, rollback(d.dialect, tx))
 }
 
-// outlived records that a newer state of a place is published than that of a transaction that was
-// reported as failed. The caller holds d.mu.
+// outlived removes an object from d.answered, because the journal now has a newer state of the
+// object. The caller holds d.mu.
 func (d *database) outlived(p place) {
 	if d.answered != nil {
 		delete(d.answered.states, p)
 	}
 }
 
-// repeats reports whether a row equals the last published state of its place, published by a
-// transaction that was reported as failed. The caller holds d.mu.
+// repeats reports whether r equals the state of the object at p that the journal published for
+// d.answered. That transaction was reported as failed, so its caller writes the same state again.
+// The caller holds d.mu.
 func (d *database) repeats(p place, r *Row) bool {
 	if d.answered == nil {
 		return false
@@ -135,13 +142,15 @@ func (d *database) repeats(p place, r *Row) bool {
 		maps.Equal(was.Labels, r.Labels) && bytes.Equal(was.Body, r.Body)
 }
 
-// identities are the known clusters and types.
+// identities are the clusters and types in the database, with the numbers of the types.
 type identities struct {
-	clusters map[string]bool // value: the cluster is being dropped
-	types    map[groupResource]int64
-	kinds    map[int64]schema.GroupResource // the reverse
+	clusters map[string]bool                // value: the cluster is being dropped
+	types    map[groupResource]int64        // numbers by type
+	kinds    map[int64]schema.GroupResource // types by number
 }
 
+// readIdentities reads the clusters and types that are in the database. After an error it also
+// returns those that it could read.
 func readIdentities(ctx context.Context, db querier) (identities, error) {
 	known := identities{clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}}
 	if err := each(ctx, db, "SELECT name, dropped FROM cluster", func(rows *sql.Rows) error {
@@ -165,9 +174,10 @@ func readIdentities(ctx context.Context, db querier) (identities, error) {
 	return known, nil
 }
 
-// identify adds the clusters and types of the changes to the database. They are committed before
-// the rows, so that the cached ones are never rolled back. It returns the changes with a known
-// cluster and type. The others are rejected: no row may have an unknown type.
+// identify adds the clusters and types of the changes to the database, if they are new. They are
+// committed before the rows, so that d.identities is never ahead of the database. accepted are the
+// changes whose cluster and type are in the database. rejected has a RejectedError for each other
+// change, because no row may have an unknown type. err is any other error. The caller holds d.mu.
 func (d *database) identify(ctx context.Context, changes []Change) (accepted []Change, rejected []error, err error) {
 	type identity struct {
 		cluster string
@@ -202,8 +212,9 @@ func (d *database) identify(ctx context.Context, changes []Change) (accepted []C
 	return accepted, rejected, nil
 }
 
-// identifyOne adds a cluster and a type. If a cluster of that name is being dropped, its
-// remaining rows are deleted first. The caller holds d.mu.
+// identifyOne adds a cluster and a type to the database, each in its own transaction, unless they
+// are known. If a cluster of that name is being dropped, its remaining rows are deleted first. The
+// caller holds d.mu.
 func (d *database) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
 	if err := d.settle(ctx); err != nil {
 		return err

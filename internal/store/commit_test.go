@@ -17,9 +17,11 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestLostCommits: connections are cut at COMMIT, before it arrives, after it is done or in between, of whatever writes: and each change is
-// stored and told once, clusters and types are known by what they are stored with, and checkpoints are those that were saved last. A caller
-// tries again what is reported as failed, as the mirror does. SOAK=1 cuts 200 times, else 40.
+// TestLostCommits cuts connections at the COMMIT of all kinds of writes: before the server gets
+// it, after it is done, or while it is sent. The caller retries failed calls, as the mirror
+// does. Each change is then stored once and sent as one event, clusters and types have their
+// stored identities, and checkpoints are the ones that were saved last. SOAK=1 cuts 200
+// connections, else 40 are cut.
 func TestLostCommits(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		commits, proxied := d.Commits(t, at)
@@ -39,17 +41,17 @@ func TestLostCommits(t *testing.T) {
 	})
 }
 
-// unlucky writes through a proxy that cuts.
+// unlucky writes through a proxy that cuts connections, and records what must be stored.
 type unlucky struct {
 	store   *Store
 	commits *testenv.Commits
 	random  *rand.Rand
 	pods    map[string]Row  // by key
-	gadgets map[string]bool // types of which there is an object in cluster a
-	version Version         // from which on events are looked at
+	gadgets map[string]bool // types with an object in cluster a
+	version Version         // events after it are checked
 }
 
-// until does something until it is done. What is not done is unavailable.
+// until retries f until it succeeds. Any error except ErrUnavailable fails the test.
 func (u *unlucky) until(t *testing.T, f func(ctx context.Context) error) {
 	t.Helper()
 	for {
@@ -63,7 +65,7 @@ func (u *unlucky) until(t *testing.T, f func(ctx context.Context) error) {
 	}
 }
 
-// step makes a change, and says what is wrong afterwards.
+// step makes a random change, and checks the stored rows and the events.
 func (u *unlucky) step(t *testing.T, step int) {
 	t.Helper()
 	var err error
@@ -76,10 +78,10 @@ func (u *unlucky) step(t *testing.T, step int) {
 	switch u.random.IntN(8) {
 	default:
 		want = u.write(t, step)
-	case 0: // of a cluster that nobody knows
+	case 0: // a cluster that the store does not know
 		r := pod(fmt.Sprint("cluster-", step), "x", "1", map[string]string{"step": fmt.Sprint(step)}, nil)
 		want = u.put(t, Change{Row: r})
-	case 1: // of a type that nobody knows
+	case 1: // a type that the store does not know
 		gr := schema.GroupResource{Group: "example.org", Resource: fmt.Sprint("gadgets-", step)}
 		u.until(t, func(ctx context.Context) error { return u.store.Write(ctx, []Change{{Row: gadget(gr.Resource)}}) })
 		u.gadgets[gr.Resource] = true
@@ -87,7 +89,7 @@ func (u *unlucky) step(t *testing.T, step int) {
 		if events, _, _, err := u.store.Since(gr, u.version); err != nil || len(events) != 1 {
 			t.Errorf("%d events of a new type, %v, want one", len(events), err)
 		}
-	case 2: // a type is remembered, and vouched for
+	case 2: // a type is saved, with a checkpoint
 		u.until(t, func(ctx context.Context) error {
 			return u.store.SaveType(ctx, Type{Cluster: "a", Resource: pods, API: []byte("{}")})
 		})
@@ -164,7 +166,7 @@ func (u *unlucky) listed(t *testing.T, gr schema.GroupResource, want int) {
 	}
 }
 
-// write writes some changes, each of another object.
+// write writes changes of several different objects, and returns their expected events.
 func (u *unlucky) write(t *testing.T, step int) []string {
 	var changes []Change
 	for _, n := range u.random.Perm(12)[:1+u.random.IntN(5)] {
@@ -179,7 +181,7 @@ func (u *unlucky) write(t *testing.T, step int) []string {
 	return u.put(t, changes...)
 }
 
-// put writes changes, and returns what is to be told of them.
+// put writes changes, and returns their expected events.
 func (u *unlucky) put(t *testing.T, changes ...Change) (want []string) {
 	t.Helper()
 	u.until(t, func(ctx context.Context) error { return u.store.Write(ctx, changes) })
@@ -203,7 +205,8 @@ func (u *unlucky) put(t *testing.T, changes ...Change) (want []string) {
 	return want
 }
 
-// TestNothingIsStoredOfAnUnknownType: what has no type, or no cluster, is rejected, and not stored as of another.
+// TestNothingIsStoredOfAnUnknownType: a row without a type or a cluster is rejected, and is not
+// stored under another type or cluster.
 func TestNothingIsStoredOfAnUnknownType(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

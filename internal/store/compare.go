@@ -11,20 +11,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Difference is an object that differs from its state at a moment.
+// Difference is an object that was created, changed or deleted since the moment that Compare was
+// called for.
 type Difference struct {
-	Before, After *Row      // nil: it did not exist yet, or no longer exists
-	Changed       time.Time // time of its last change or deletion
+	Before, After *Row      // at the moment, and now; nil: it did not exist
+	Changed       time.Time // time of its last change or deletion; zero: unknown
 }
 
-// Differences is a page of them.
+// Differences is a page of the objects that Compare found, sorted by cluster, namespace and name.
 type Differences struct {
 	Items    []Difference
 	Continue string // for Query.Continue; "" on the last page
 }
 
-// compare reads both sides in one snapshot. Past states come from revisions. New objects are
-// found by their creation time in the store.
+// compare does the work of Store.Compare. It reads the past and the present states in one snapshot.
+// Past states come from revisions. Objects that were created since are found by the time at which
+// the store first saw them.
 func (d *database) compare(ctx context.Context, q Query) (out Differences, err error) {
 	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 || q.OwnerName != "" || q.OwnerSteps != 0 || !q.Since.IsZero() || !q.Before.IsZero() || q.Offset != 0 || q.Order != ByKey {
 		return out, fmt.Errorf("%w: differences are selected by cluster, namespace and name only", ErrSelector)
@@ -57,7 +59,7 @@ func (d *database) compare(ctx context.Context, q Query) (out Differences, err e
 			return err
 		}
 		for _, p := range made {
-			if _, known := keys[p.key()]; !known { // otherwise it replaced an object of that name
+			if _, known := keys[p.key()]; !known { // if known, it replaced an object of that name
 				add(p, nil)
 			}
 		}
@@ -81,13 +83,15 @@ func (d *database) compare(ctx context.Context, q Query) (out Differences, err e
 	return out, nil
 }
 
-// key returns the position without the parts that differ between objects of one name.
+// key returns only the cluster, namespace and name of a position. Several objects that had the same
+// name one after another have the same key.
 func (p position) key() position {
 	return position{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.Name}
 }
 
-// made returns the positions of objects that were created after a moment: the first ones after a
-// position, one more than the query's limit, and perhaps others.
+// made returns the positions of objects of the query that were created after a moment, in
+// milliseconds. Of those after the position after, it returns the first ones, in no order: one more
+// than the query's limit, and perhaps others.
 func (r *reader) made(q Query, after position, moment int64) (out []position, err error) {
 	err = each(r.ctx, r.tx, say(r.dialect, "SELECT o.id, o.cluster, o.namespace, o.name FROM object o WHERE o.type = ? AND o.made > ?"), func(rows *sql.Rows) error {
 		row := Row{Group: q.Group, Resource: q.Resource}
@@ -108,8 +112,9 @@ func (r *reader) made(q Query, after position, moment int64) (out []position, er
 	return out, err
 }
 
-// present returns the object at a position now, and since when it has that state; nil: it was
-// deleted at that time.
+// present returns the present object with the cluster, namespace and name of p, and the time at
+// which its state began. If no such object exists, row is nil, and since is the time of the
+// deletion, or zero if that time is unknown. q gives the type.
 func (r *reader) present(q Query, p position) (row *Row, since time.Time, err error) {
 	key := Row{Group: q.Group, Resource: q.Resource, Cluster: p.Cluster, Namespace: p.Namespace, Name: p.Name}
 	if err := each(r.ctx, r.tx, say(r.dialect, "SELECT "+stateColumns(r.dialect)+` FROM object o JOIN body b ON b.object = o.id

@@ -17,8 +17,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestCompare: what differs from a moment is what lists of then and of now say that differs, page by page, whatever is selected.
-// Without SOAK it compares with a third of 60 moments.
+// TestCompare: Compare returns exactly the differences between a list of the moment and one of
+// now, page by page, for all kinds of queries. Without SOAK it uses a third of 60 moments.
 func TestCompare(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

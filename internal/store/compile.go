@@ -15,26 +15,27 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// plan is a compiled query for the dialects: the index that leads to the rows, and the conditions
-// that they must satisfy. It contains values and no SQL, except for names of columns, which are
-// constants.
+// plan is a compiled query, from which the dialects write SQL: the index that leads, and the
+// conditions on its rows. An index leads if the database reads rows from it first. A plan contains
+// values and no SQL, except for names of columns, which are constants. compile creates it, within
+// and probe limit it, and choose selects the index that leads.
 type plan struct {
-	kind   int64 // of the queried objects
+	kind   int64 // number of the queried type
 	order  Order
-	index  index // the leading one
-	pair   *pair
+	index  index    // the one that leads
+	pair   *pair    // value of a label or declared field to look up; nil: none
 	owners []string // UIDs, one of them the owner's; nil: any owner
 	name   string   // the only name; "": any
-	// contains are texts that names must contain. candidates are the ids of the objects that an
-	// index found for a prefix, a label key, words or parts of names; nil: they are too many, or
-	// there is no such index.
+	// contains are texts that names must contain. candidates are the ids of the only objects that can
+	// match. An index found them for a prefix, a label key, words or parts of names. nil: they are too
+	// many, or there is no such index.
 	contains     []string
 	worded       bool  // names are among the indexed words of the type
 	since, until int64 // bounds of the creation time, in seconds; 0: none
 	candidates   []int64
-	recent       bool       // few objects were created in that time
+	recent       bool       // few objects were created between since and until
 	texts        []FullText // conditions on words
-	// prefix is the beginning of names. It is always a condition, too.
+	// prefix is the beginning of all names; "": any. It is always a condition, too.
 	prefix string
 	// spans are the ranges of clusters and namespaces to read; nil: one range of all clusters. If
 	// they lead, the leading index is read for each of them, in order.
@@ -47,15 +48,16 @@ type plan struct {
 	fields   bool // a condition reads the body
 	limit    int  // 0: none
 	offset   int
-	shunned  []string // clusters that are being dropped
+	shunned  []string // clusters that are being dropped, whose rows are left out
 	counting bool     // only the number of rows is wanted
-	spread   bool     // counting needs columns of objects
-	valued   bool     // pair has only a key, for any value
-	slim     bool     // only the ids of rows are read
+	spread   bool     // the count is grouped by columns of objects
+	valued   bool     // pair has only a key, and any value matches
+	slim     bool     // the statement first reads only the ids of rows
 }
 
-// follow makes a key of a label or declared field lead, with any value. The previous leading
-// index becomes a condition.
+// follow makes the index of labels and declared fields lead, with the key of lead and any value.
+// The condition that led before (owner, name or label value) becomes a condition on the rows. It is
+// for counts of objects by the value of a field.
 func (p *plan) follow(lead *pair) {
 	switch {
 	case p.owners != nil:
@@ -70,27 +72,31 @@ func (p *plan) follow(lead *pair) {
 	p.owners, p.name, p.pair, p.valued = nil, "", lead, true
 }
 
-// index is the index that leads to the rows.
+// index is the index or table from which the database reads the rows of a plan first. It is by key,
+// label or declared field, owner, name or creation time, a list of ids, or the table of counters.
 type index int
 
 const (
-	byKey      index = iota // cluster, namespace, name
-	byPair                  // of a label or declared field, in the order of the key
-	byPairTime              // of a declared field with few values, in the order of creation
-	byOwner
-	byName
-	byTime
-	byCandidates
-	byTally // counters of objects by namespace
+	byKey        index = iota // cluster, namespace, name
+	byPair                    // of a label or declared field, in the order of the key
+	byPairTime                // of a declared field with few values, in the order of creation
+	byOwner                   // by the owner's UID
+	byName                    // type, name
+	byTime                    // creation time
+	byCandidates              // ids that probe found
+	byTally                   // counters of objects by namespace
 )
 
-// span is the range of rows of a cluster, or of one of its namespaces, after a key.
+// span is a range of rows that a plan reads. If plan.narrow is set, it is one namespace of a
+// cluster, else a whole cluster. It begins after a namespace and name, where the previous page
+// ended; "": at the first row.
 type span struct {
 	cluster, namespace  string
 	afterSpace, afterOf string
 }
 
-// alias returns the alias of the leading table.
+// alias returns the SQL alias of the table that the database reads first: l for the table label,
+// and o for object or tally.
 func (p *plan) alias() string {
 	if p.index == byPair || p.index == byPairTime {
 		return "l"
@@ -98,7 +104,8 @@ func (p *plan) alias() string {
 	return "o"
 }
 
-// ordering returns the columns of the order, in the leading table.
+// ordering returns the columns of the plan's order, with the alias of the table that the database
+// reads first.
 func (p *plan) ordering() []OrderColumn {
 	columns := p.order.columns()
 	for i, c := range columns {
@@ -111,7 +118,8 @@ func (p *plan) ordering() []OrderColumn {
 	return columns
 }
 
-// orderBy returns the ORDER BY clause for columns.
+// orderBy returns the ORDER BY clause for the columns, with a space before it. columns must not be
+// empty.
 func (p *plan) orderBy(columns []OrderColumn) string {
 	parts := make([]string, len(columns))
 	for i, c := range columns {
@@ -122,7 +130,8 @@ func (p *plan) orderBy(columns []OrderColumn) string {
 	return " ORDER BY " + strings.Join(parts, ", ")
 }
 
-// beyond returns the operator that selects later values of the column.
+// beyond returns the SQL operator, with spaces, that selects values after a given one in the
+// direction of the column: > or, for a descending column, <.
 func (c OrderColumn) beyond() string {
 	if c.Down {
 		return " < "
@@ -130,8 +139,8 @@ func (c OrderColumn) beyond() string {
 	return " > "
 }
 
-// position returns the values of the order's columns after which the plan's rows begin; nil:
-// none, or the spans have them.
+// position returns where the page begins: the values of the order's columns in the last row of the
+// previous page. It returns nil for the first page, or if the spans contain the position.
 func (p *plan) position() (values []any) {
 	if p.after.Cluster == "" && p.after.ID == 0 || p.leads && p.order == ByKey {
 		return nil
@@ -142,57 +151,68 @@ func (p *plan) position() (values []any) {
 	return values
 }
 
-// ordered reports whether an ORDER BY is needed. Rows of spans are in order without one.
+// ordered reports whether the statement needs an ORDER BY. A count needs none. If spans lead, their
+// rows are in the order already, unless p.sorted is set.
 func (p *plan) ordered() bool { return !p.counting && (!p.leads || p.sorted) }
 
-// whole reports whether the rows of objects are needed besides the leading table.
+// whole reports whether the statement reads columns of the table object. If not, and the table
+// label leads, no join with object is needed.
 func (p *plan) whole() bool { return !p.counting && !p.slim || len(p.where) > 0 || p.spread }
 
-// condition is a condition on a row.
+// condition is a requirement of a query on the row of one object. write appends it to a statement
+// as SQL, in which o is the row of the table object.
 type condition interface{ write(s *statement) }
 
 type (
-	// columnIn holds if a column of the object has one of the values; with not, if it has none of
-	// them.
+	// columnIn is the condition that a column of the object has one of the values; with not, that it
+	// has none of them.
 	columnIn struct {
 		column string
 		values []string
 		not    bool
 	}
-	// nameFrom holds if a name is in the range [from, until), for a prefix. until "" is no bound.
+	// nameFrom is the condition that the name is from or greater, and less than until. It selects a
+	// prefix of names. until "" is no upper bound.
 	nameFrom struct{ from, until string }
-	// nameHas holds if a name contains the text.
+	// nameHas is the condition that the name contains the text.
 	nameHas struct{ text string }
-	// createdIn holds if the object was created at since or later, and before until, in seconds;
-	// 0: no bound.
+	// createdIn is the condition that the object was created at since or later, and before until, in
+	// Unix seconds. 0 is no bound.
 	createdIn struct{ since, until int64 }
-	// termIs holds if a declared field has one of the values; with not, if it has none of them.
+	// termIs is the condition that the declared field with this key has one of the values; with not,
+	// that it has none of them. A declared field is an indexed one, see declared.
 	termIs struct {
 		key    string
 		values []string
 		not    bool
 	}
-	// labelIn holds if a label has one of the values; with not, if it has none of them or is absent.
+	// labelIn is the condition that the label with this key has one of the values. With not, it is
+	// that the label has none of them, or that the object lacks the label.
 	labelIn struct {
 		key    string
 		values []string
 		not    bool
 	}
-	// labelSet holds if a label exists, with any value; with not, if it does not.
+	// labelSet is the condition that the object has the label with this key, with any value; with not,
+	// that it lacks the label.
 	labelSet struct {
 		key string
 		not bool
 	}
-	// labelCompare holds if a label's value is a number that is greater, or less, than the bound.
+	// labelCompare is the condition that the value of the label with this key is an integer greater
+	// than the bound. If greater is false, it must be less. The condition is false if the label is
+	// absent or not an integer.
 	labelCompare struct {
 		key     string
 		greater bool
 		bound   int64
 	}
-	// sinceAtMost holds if the object's state began at a moment, in milliseconds, or earlier.
+	// sinceAtMost is the condition that the present state of the object began at the moment, in
+	// milliseconds, or earlier.
 	sinceAtMost struct{ moment int64 }
-	// fieldIs holds if a field of the body has one of the values as its text, or exists. For a
-	// path through lists, one matching element suffices. With not, the result is negated.
+	// fieldIs is the condition that the text of a field in the body is one of the values or, with
+	// exists, that the field exists. If the path leads through a list, one matching element suffices.
+	// With not, the result is negated.
 	fieldIs struct {
 		path   FieldPath
 		values []string
@@ -201,12 +221,14 @@ type (
 	}
 )
 
-// MostTerms is the maximum number of requirements in a query. SQLite refuses expressions deeper
-// than 1000.
+// MostTerms is the maximum number of requirements on labels, fields and names in a query. SQLite
+// refuses expressions deeper than 1000.
 const MostTerms = 100
 
-// compile checks and translates a query. Requirements that it cannot translate are errors, never
-// ignored. It returns nil for a query that selects nothing.
+// compile checks a query and translates it. A requirement that it cannot translate is an
+// ErrSelector, never ignored. For labels that can select nothing, it returns nil without an error.
+// The method within adds the clusters and namespaces later, and planned adds owners that are given
+// by name.
 func compile(q Query) (*plan, error) {
 	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: slices.Clone(q.NameContains), texts: q.Texts}, false
 	if err := q.check(); err != nil {
@@ -262,8 +284,9 @@ func compile(q Query) (*plan, error) {
 	return p, nil
 }
 
-// named derives a prefix and texts from the globs for names, which can lead to the rows. The
-// globs themselves are separate conditions.
+// named prepares the search for names that match patterns (q.Patterns). From the patterns it adds a
+// prefix and texts that names must contain, so that an index of names can find them. It also sets
+// p.worded. The patterns themselves are separate conditions.
 func (p *plan) named(q Query) {
 	p.worded = words.Of(q.Group, q.Resource, "-", nil, nil, nil, "", "").Name != ""
 	for _, one := range q.Patterns {
@@ -282,11 +305,12 @@ func (p *plan) named(q Query) {
 	}
 }
 
-// selectLabels adds the requirements on labels. The first one with a single value leads, unless
-// the owner leads.
+// selectLabels adds the requirements on labels to the plan. The first one that allows a single
+// value becomes p.pair, whose index leads; the others become conditions. If owned is true, the
+// index of owners leads, and all become conditions. The error is an ErrSelector.
 func (p *plan) selectLabels(requirements labels.Requirements, owned bool) error {
 	for _, r := range requirements {
-		// Such keys belong to declared fields in the index.
+		// Keys that begin with these characters belong to declared fields in the index.
 		if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") {
 			return fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
 		}
@@ -303,7 +327,9 @@ func (p *plan) selectLabels(requirements labels.Requirements, owned bool) error 
 	return nil
 }
 
-// selectFields adds the requirements on fields. A declared field may lead.
+// selectFields adds the requirements on fields to the plan, as conditions. One on a declared field
+// may become p.pair, whose index leads, unless p.pair is set already. If owned is true, the index
+// of owners leads, and all become conditions. The error is an ErrSelector.
 func (p *plan) selectFields(q Query, owned bool) error {
 	for _, f := range q.Fields {
 		c, err := compileField(q.resource(), f)
@@ -332,11 +358,12 @@ func (p *plan) selectFields(q Query, owned bool) error {
 	return nil
 }
 
-// resource returns the type of a query.
+// resource returns the group and resource that the query selects from.
 func (q Query) resource() groupResource { return groupResource{q.Group, q.Resource} }
 
-// choose selects the leading index. There are no statistics: small sets are known from the query
-// or from probe.
+// choose selects the index that leads, from what compile, within and probe have set, and sets
+// p.index, p.leads and p.sorted. It uses no statistics of the database. It is called once, at the
+// end of planned.
 func (p *plan) choose() {
 	few := p.spans != nil && len(p.spans) <= fewSpans
 	timed := p.order == Newest || p.order == Oldest
@@ -377,11 +404,12 @@ func (p *plan) choose() {
 	}
 }
 
-// fewSpans is the maximum number of namespaces that are read completely and sorted. With more,
-// the index of the page's order is read until the page is full.
+// fewSpans is the maximum number of spans (clusters or namespaces) whose rows are all read and then
+// sorted. With more, the index of the page's order is read until the page is full.
 const fewSpans = 1000
 
-// prefixed returns the range of names with a prefix.
+// prefixed returns the condition that a name begins with prefix, as a range of names. If no text is
+// greater than all these names, the range has no end.
 func prefixed(prefix string) nameFrom {
 	runes := []rune(prefix)
 	for i, last := range slices.Backward(runes) {
@@ -397,8 +425,8 @@ func prefixed(prefix string) nameFrom {
 	return nameFrom{from: prefix}
 }
 
-// equality reports whether a requirement is a single value of a label. Then the label's index
-// leads to the objects in the order of the page.
+// equality reports whether a requirement on a label allows exactly one value. The label's index
+// then has the selected objects in the order of the key.
 func equality(r labels.Requirement) bool {
 	switch r.Operator() {
 	case selection.Equals, selection.DoubleEquals, selection.In:
@@ -408,6 +436,8 @@ func equality(r labels.Requirement) bool {
 	}
 }
 
+// compileLabel translates a requirement on a label to a condition. The error is an ErrSelector for
+// an operator or number that is not supported.
 func compileLabel(r labels.Requirement) (condition, error) {
 	// Label keys have no quotes: the parser and the API server prevent that.
 	if strings.ContainsAny(r.Key(), `"\`) {
@@ -434,8 +464,9 @@ func compileLabel(r labels.Requirement) (condition, error) {
 	}
 }
 
-// compileField translates a requirement on a field: declared fields use the index, others the
-// body.
+// compileField translates a requirement on a field of the type to a condition. A declared field is
+// looked up in the index. The name and the namespace are compared in their columns, and other
+// fields in the body. The error is an ErrSelector.
 func compileField(gr groupResource, f FieldRequirement) (condition, error) {
 	if label, ok := labelOf(gr, f); ok {
 		return compileLabelled(gr, f, label)
@@ -471,7 +502,8 @@ func compileField(gr groupResource, f FieldRequirement) (condition, error) {
 	return fieldIs{path: path, values: values, exists: exists, not: not}, nil
 }
 
-// fewValues returns an error for more values than bodies are compared with.
+// fewValues returns an ErrSelector if values are more than mostValues. Each of them is compared
+// with each body.
 func fewValues(f FieldRequirement, values []string) error {
 	if len(values) > mostValues {
 		return fmt.Errorf("%w: %d values of field %s, and at most %d can be answered", ErrSelector, len(values), f.Path, mostValues)
@@ -479,8 +511,9 @@ func fewValues(f FieldRequirement, values []string) error {
 	return nil
 }
 
-// image returns the index term that an object must have to satisfy the condition; nil: the
-// condition is not about an indexed image.
+// image returns a value of the index of images (FieldImages) that every object has for which c
+// holds. It returns nil if c is not about an image of containers, or images of the type are not
+// indexed.
 func (c fieldIs) image(gr groupResource) *pair {
 	n := len(c.path)
 	if c.not || c.exists || len(c.values) != 1 || n < 3 || c.path[n-1].Key != "image" || c.path[n-2].Key != "" {
@@ -503,8 +536,10 @@ func (c fieldIs) image(gr groupResource) *pair {
 	return &one
 }
 
-// within limits the plan to clusters and to rows after a position. dropped are clusters that are
-// being deleted. It returns false if nothing is left to read.
+// within limits the plan to the query's clusters and namespaces, and to rows after a position, the
+// end of the previous page. known are the clusters in the database, sorted. dropped are those that
+// are being deleted, which must not be read. It returns false if no cluster or namespace is left to
+// read.
 func (p *plan) within(q Query, known, dropped []string, after position) bool {
 	p.after = after
 	if len(q.Clusters) == 0 && q.Scopes == nil && len(q.Namespaces) == 0 {
@@ -559,11 +594,12 @@ func (p *plan) within(q Query, known, dropped []string, after position) bool {
 	return len(p.spans) > 0
 }
 
-// mostSpans is the maximum number of namespaces that are looked up one by one, at a few
-// microseconds each.
+// mostSpans is the maximum number of namespaces in clusters that a statement looks up one by one.
+// Each costs a few microseconds.
 const mostSpans = 20_000
 
-// everywhere returns the namespaces, if the same ones are selected in every cluster; else nil.
+// everywhere returns the selected namespaces if they are the same in every cluster. It returns nil
+// if they differ between clusters, or if all namespaces are selected.
 func (q Query) everywhere() []string {
 	if q.Scopes == nil {
 		return q.Namespaces
@@ -585,7 +621,8 @@ func (q Query) everywhere() []string {
 	return same
 }
 
-// resume limits the spans to rows after the position.
+// resume removes the spans before p.after, the end of the previous page, and lets the span with
+// that position begin there. It is for the order ByKey, in which spans are read one after another.
 func (p *plan) resume() {
 	a := p.after
 	p.spans = slices.DeleteFunc(p.spans, func(s span) bool {
@@ -603,14 +640,15 @@ func (p *plan) resume() {
 	}
 }
 
-// found is a row with its id, which orders by time need to distinguish rows.
+// found is a row of a result with its id in the database. Orders by time need the id to distinguish
+// rows of the same time.
 type found struct {
 	Row
 
 	id int64
 }
 
-// at returns the position of the row in a result.
+// at returns the position of the row, for a page that begins after the row.
 func (f *found) at() position {
 	p := position{Cluster: f.Cluster, Namespace: f.Namespace, Name: f.Name, ID: f.id}
 	if !f.Created.IsZero() {

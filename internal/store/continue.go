@@ -7,25 +7,29 @@ import (
 	"hash/fnv"
 )
 
-// position is a place in the order of a query's result: the last object of a page.
+// position is a place in the order of a query's result: after the last object of a page. It has the
+// object's key, creation time and id. The zero value is the beginning.
 type position struct {
-	Query     uint64 `json:"q"`
+	Query     uint64 `json:"q"`           // fingerprint of the query
 	Asked     uint64 `json:"a,omitempty"` // fingerprint of the query without clusters
 	Cluster   string `json:"c"`
 	Namespace string `json:"n"`
 	Name      string `json:"o"`
-	Created   int64  `json:"t,omitempty"`
+	Created   int64  `json:"t,omitempty"` // Unix seconds
 	ID        int64  `json:"i"`
 }
 
-// token encodes the position for a client, for which it is opaque.
+// token encodes the position in the result of q as the continue token of the next page. Clients
+// must not interpret it.
 func (p position) token(q Query) string {
 	p.Query, p.Asked = q.fingerprint(), q.asked()
 	b, _ := json.Marshal(p) //nolint:errchkjson // strings and a number
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseContinue decodes the token of a client.
+// parseContinue decodes q.Continue, the token of the previous page. It returns the zero position if
+// that is "". A damaged token, or one of a query with other parameters, is an ErrContinue. If only
+// the clusters or versions of the query differ, the error is an ErrOtherQuery.
 func parseContinue(q Query) (position, error) {
 	var p position
 	if q.Continue == "" {
@@ -50,14 +54,15 @@ func parseContinue(q Query) (position, error) {
 	return p, nil
 }
 
-// asked returns a fingerprint of the query without its limit and clusters. The clusters that have
-// the type may change between two pages.
+// asked returns a hash of the query as fingerprint does, but without its clusters and versions. The
+// clusters that have the type may change between two pages.
 func (q Query) asked() uint64 {
 	q.Clusters, q.Version, q.Interchangeable = nil, "", nil
 	return q.fingerprint()
 }
 
-// fingerprint identifies the query without its limit.
+// fingerprint returns a hash of the query. Limit, Offset, Continue, Scopes, CreatedFrom and
+// CreatedBefore are left out, because they may change between two pages of one query.
 func (q Query) fingerprint() uint64 {
 	selector := ""
 	if q.Labels != nil {

@@ -21,7 +21,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// many are enough rows for a database of many pages.
+// many returns enough rows for a database of many pages.
 func many() []Row {
 	rows := make([]Row, 0, 2000)
 	for i := range cap(rows) {
@@ -30,7 +30,7 @@ func many() []Row {
 	return rows
 }
 
-// written makes a database with many rows and returns its directory and file.
+// written creates a database with many rows, and returns its directory and file.
 func written(t *testing.T) (dir, file string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -51,7 +51,7 @@ func edit(t *testing.T, file string, change func([]byte) []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In place: an open database keeps this very file.
+	// It writes in place, because an open database keeps using this file.
 	if err := os.WriteFile(file, change(b), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,8 @@ func setAside(t *testing.T, dir string) []string {
 	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "-wal") })
 }
 
-// use does everything with a store, until it has found whatever is damaged and works.
+// use makes calls of all kinds, and retries each until it succeeds. So the store finds all
+// damage and replaces the database.
 func use(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := context.Background()
@@ -104,7 +105,7 @@ func use(t *testing.T, s *Store) {
 	}
 }
 
-// TestDamagedAtOpen: whatever is in the file, the store opens. What cannot be used is set
+// TestDamagedAtOpen: the store opens with any content of the file. An unusable file is set
 // aside, under a name with the time.
 func TestDamagedAtOpen(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
@@ -147,8 +148,9 @@ func TestDatabaseOfANewerVersionIsSetAside(t *testing.T) {
 	}
 }
 
-// TestDamagedWhileRunning: the process lives, calls fail with ErrUnavailable or not at all,
-// and the store works again. Whoever writes is told when rows are gone.
+// TestDamagedWhileRunning: if files are damaged while the store runs, calls succeed or fail
+// with ErrUnavailable, and the store soon works again. OnLoss functions are called if rows are
+// lost.
 func TestDamagedWhileRunning(t *testing.T) {
 	truncate := func(suffix string) func(*testing.T, string) {
 		return func(t *testing.T, file string) {
@@ -180,15 +182,15 @@ func TestDamagedWhileRunning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, file := written(t)
 			s := openStore(t, dir)
-			told := 0
-			s.OnLoss(func() { told++ })
-			write(t, s, many()[:1000]...) // into the log
+			calls := 0
+			s.OnLoss(func() { calls++ })
+			write(t, s, many()[:1000]...) // into the write-ahead log
 			if tc.damage(t, file); tc.lost {
-				s.db.read.SetMaxIdleConns(0) // what is read must come from the file
+				s.db.read.SetMaxIdleConns(0) // so that reads use the file and no cache
 			}
 			use(t, s)
-			if lost := s.Losses() > 0; lost != tc.lost || (told > 0) != tc.lost {
-				t.Errorf("lost %t, told %d times, want %t", lost, told, tc.lost)
+			if lost := s.Losses() > 0; lost != tc.lost || (calls > 0) != tc.lost {
+				t.Errorf("lost %t, notified %d times, want %t", lost, calls, tc.lost)
 			}
 			write(t, s, many()...)
 			if got := listed(t, s, Query{Resource: "pods"}); len(got) != len(many()) {
@@ -202,8 +204,8 @@ func TestDamagedWhileRunning(t *testing.T) {
 	}
 }
 
-// TestFaultOfTheSchema: what is wrong with a table is not held against the rows, which would
-// be dropped one by one.
+// TestFaultOfTheSchema: an error of a table is not reported as an error of the written rows.
+// Otherwise the writer would drop one row after another.
 func TestFaultOfTheSchema(t *testing.T) {
 	for name, fault := range map[string]string{
 		"Table": "DROP TABLE label", "Column": "ALTER TABLE object DROP COLUMN owner", "Trigger": "CREATE TRIGGER t BEFORE INSERT ON body BEGIN SELECT none(); END",
@@ -223,7 +225,8 @@ func TestFaultOfTheSchema(t *testing.T) {
 	}
 }
 
-// TestOnlyTheLastDamagedDatabaseIsKept: a failing disk must not be filled with copies.
+// TestOnlyTheLastDamagedDatabaseIsKept: copies of damaged databases must not fill a failing
+// disk.
 func TestOnlyTheLastDamagedDatabaseIsKept(t *testing.T) {
 	dir, file := written(t)
 	var last []string
@@ -241,7 +244,8 @@ func TestOnlyTheLastDamagedDatabaseIsKept(t *testing.T) {
 	}
 }
 
-// TestLocked: a database that another process holds is waited for, and the start goes on.
+// TestLocked: while another process has the database locked, opening succeeds and calls return
+// ErrUnavailable. The store uses the database when the lock is released.
 func TestLocked(t *testing.T) {
 	if dir := os.Getenv("STORE_TEST_LOCKED"); dir != "" {
 		s, err := Open(t.Context(), dir)
@@ -249,7 +253,7 @@ func TestLocked(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Println("open", s.db != nil)
-		_, _ = os.Stdin.Read(make([]byte, 1)) // until the other test closes it
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the parent closes it
 		return
 	}
 	dir, _ := written(t)
@@ -296,7 +300,8 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 }
 
-// TestWhatIsMissingIsWrittenAgain: a row that somebody deleted, or a part of it, is there again after the next write of its object.
+// TestWhatIsMissingIsWrittenAgain: the next write of an object restores rows of it that another
+// program deleted, all or some of them.
 func TestWhatIsMissingIsWrittenAgain(t *testing.T) {
 	for name, statements := range map[string][]string{
 		"Everything": {"DELETE FROM label", "DELETE FROM body", "DELETE FROM object"}, "Row": {"DELETE FROM object"}, "Body": {"DELETE FROM body"},

@@ -10,72 +10,81 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// dialect is everything that differs between kinds of databases: the SQL of a plan, the layout,
+// dialect has all differences between SQLite, PostgreSQL and MySQL: the SQL of a plan, the tables,
 // and the meaning of errors.
 type dialect interface { //nolint:interfacebloat // one place for all that differs
 	// parameter returns the placeholder of the nth parameter, from 1 on. Its type must be one
 	// that the dialect knows.
 	parameter(n int) string
-	// in writes that an expression has one of the values. There must be at least one.
+	// in writes the condition that an expression has one of the values. There must be at least one.
 	in(s *statement, expression string, values []string)
-	// ids writes that an expression has one of the numbers. There must be at least one.
+	// ids writes the condition that an expression has one of the numbers. There must be at least one.
 	ids(s *statement, expression string, values []int64)
-	// labelValue writes the value of a label of o; NULL: o does not have it.
+	// labelValue writes an expression for the value of a label of the object o; NULL: o lacks the
+	// label.
 	labelValue(s *statement, key string)
-	// labelCompare writes that a label consists of digits that strconv.ParseInt parses as a
-	// 64-bit number, and that it is greater or less.
+	// labelCompare writes the condition c: the label consists of digits that strconv.ParseInt parses
+	// as a 64-bit number, and that number is greater than the bound, or less.
 	labelCompare(s *statement, c labelCompare)
-	// like writes that a column matches a glob of several pieces.
+	// like writes the condition that a column matches a glob of at least two pieces.
 	like(s *statement, column string, g Glob)
-	// The next methods write SQL for an element of the body b. Element n is an element of the nth
-	// list that a path goes through, from 1 on; 0: b itself. path is the rest of the path.
+	// The next three methods write SQL for JSON in a body. element 0 is the body b. Element n, from 1
+	// on, is an element of the nth list that a field's path leads through. path is the rest of the
+	// path, from that element on.
 	//
-	// text writes the text of a field of an element; NULL or "": the element does not have it.
+	// text writes an expression for the text of a field of an element; NULL or "": the element lacks
+	// the field.
 	text(s *statement, element int, path FieldPath)
-	// there writes that an element has a field that is not null.
+	// there writes the condition that an element has a field that is not null.
 	there(s *statement, element int, path FieldPath)
-	// elements writes the elements of a list in an element as a table: the next element.
+	// elements writes a table, for FROM, of the elements of a list in an element. Its rows are the
+	// next element.
 	elements(s *statement, element int, path FieldPath)
-	// has writes that a column contains a text.
+	// has writes the condition that a column contains a text.
 	has(s *statement, column, text string)
-	// grams writes a query for the ids of objects of a type whose names may contain all texts;
-	// false: it would return too many.
+	// grams writes a query for the ids of objects of a type whose names may contain all texts. It
+	// returns false, and writes nothing, if the query would return too many.
 	grams(s *statement, kind int64, texts []string) bool
-	// word writes a query for the ids of objects that have a word, of a type and perhaps of
-	// others. It must end soon after its limit; false: there is no such query.
+	// word writes a query for the ids of objects that have a word. They are of the type kind and
+	// perhaps of other types. The query must end soon after its limit. word returns false, and writes
+	// nothing, if the database has no such query.
 	word(s *statement, kind int64, one words.Word) bool
-	// prose writes a query for the ids of objects of a type that have one word of each clause.
-	prose(s *statement, kind int64, clauses [][]words.Word)
+	// fullText writes a query for the ids of objects of a type that have one word of each clause.
+	fullText(s *statement, kind int64, clauses [][]words.Word)
 	// inverts reports whether the index of words is the table word, which the writer maintains.
+	// Otherwise the database maintains an index of the table of texts.
 	inverts() bool
-	// named returns the table of objects with the index of names, for FROM.
+	// named returns the table object for FROM, with a hint to use the index of names.
 	named() string
-	// list writes the statement for a page, with the columns of scanRow.
+	// list writes the statement for the rows of a page, with the columns that scanRow reads.
 	list(s *statement, p *plan)
-	// from writes the FROM and WHERE clause of a plan, with bodies as b.
+	// from writes the FROM and WHERE clause of a plan. With bodies, the table body is joined, as b.
 	from(s *statement, p *plan, bodies bool)
-	// count writes the statement that counts.
+	// count writes the statement that counts the rows of a plan.
 	count(s *statement, p *plan)
-	// replace returns the end of an INSERT that replaces rows with the same key.
+	// replace returns the end of an INSERT. If a row with the same key exists, it sets the columns of
+	// that row to the new values.
 	replace(key string, columns []string) string
-	// accumulate returns the end of an INSERT that adds its numbers to those of rows with the
-	// same key.
+	// accumulate returns the end of an INSERT. If a row with the same key exists, it adds the new
+	// number in the column to that row.
 	accumulate(table, key, column string) string
-	// lengths returns the numbers of rows that a statement can have, from the greatest to 1; or
-	// only anyLength.
+	// lengths returns the numbers of rows for which a statement is prepared, from the greatest to 1;
+	// or only anyLength.
 	lengths() []int
-	// into returns the beginning of an INSERT, rows its n rows, and arguments their parameters.
+	// into returns the beginning of an INSERT, up to the table. rows returns the part of an INSERT
+	// with n rows, and arguments the parameters for rows.
 	into() string
 	rows(n int, columns []string) string
 	arguments(rows [][]any) []any
-	// find returns the statement for the key and columns of the objects with n keys.
+	// find returns the statement that reads the key and columns of the objects with n keys.
 	find(n int, key []string, columns ...string) string
 	// among returns the condition that a column of numbers has one of n values.
 	among(n int, column string) string
-	// update returns the statement that changes the first so many columns of n existing rows. Its
-	// parameters are complete rows, which begin with the key.
+	// update returns the statement that changes the first columns of n existing rows, as many as
+	// changed says. Its parameters are complete rows: the columns same, which begin with the key, and
+	// then columns.
 	update(n int, table string, same, columns []string, changed int) string
-	// overwrite is like update for all columns; missing rows are inserted.
+	// overwrite returns a statement that sets all columns of n rows. Missing rows are inserted.
 	overwrite(n int, table string, same, columns []string) string
 	// remove returns the statement that deletes the rows with n keys.
 	remove(n int, table string, key []string) string
@@ -85,10 +94,11 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	body(b []byte) ([]any, error)
 	// exactBody returns the expressions for the body as it was written, and for its packed form.
 	exactBody() string
-	// packs returns the format of packed large bodies, such as packedZstd; 0: the database
-	// compresses them itself.
+	// packs returns the format in which large bodies are packed, packedZstd or packedZlib. 0: they are
+	// not packed, because the database compresses them itself.
 	packs() byte
-	// ended reports whether a rollback failed because the transaction had ended already.
+	// ended reports whether a rollback failed only because the database had ended the transaction
+	// already.
 	ended(err error) bool
 	// fault classifies an error of the driver.
 	fault(err error) fault
@@ -97,14 +107,14 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	snapshot() *sql.TxOptions
 
 	migrations() [][]string
-	// ready runs after the migrations at each start. It does what may be possible at one start
-	// and not at another.
+	// ready runs after the migrations at each start. It does what is not possible at every start, such
+	// as creating an index that needs an extension.
 	ready(ctx context.Context, db connection) error
 	version(ctx context.Context, db connection) (int, error)
 	setVersion(ctx context.Context, tx *sql.Tx, n int) error
 }
 
-// fault is the kind of a database error.
+// fault is the kind of an error of a database, by what the store does about it.
 type fault int
 
 const (
@@ -116,28 +126,29 @@ const (
 	faultDamaged           // the database has changed unexpectedly
 )
 
-// statement is an SQL statement under construction, with its parameters. Its text consists of
-// constants.
+// statement is an SQL statement under construction, with its parameters. Values are always
+// parameters, so the text consists of constants.
 type statement struct {
 	dialect dialect
 	text    strings.Builder
 	args    []any
 }
 
-// sql appends text.
+// sql appends constant text to the statement, and returns the statement.
 func (s *statement) sql(text string) *statement {
 	s.text.WriteString(text)
 	return s
 }
 
-// arg appends a parameter.
+// arg appends a placeholder to the text and v to the parameters, and returns the statement.
 func (s *statement) arg(v any) *statement {
 	s.args = append(s.args, v)
 	s.text.WriteString(s.dialect.parameter(len(s.args)))
 	return s
 }
 
-// say returns a statement of constant text with the dialect's placeholders instead of each ?.
+// say returns constant SQL text with the placeholders of the dialect instead of each question mark.
+// The text must not have other question marks.
 func say(d dialect, text string) string {
 	var out strings.Builder
 	n := 0
@@ -151,7 +162,8 @@ func say(d dialect, text string) string {
 	return out.String()
 }
 
-// and writes the conditions of a plan, each after an AND.
+// and appends the conditions of a plan, each after an AND. The first one leaves out rows of
+// clusters that are being dropped.
 func (s *statement) and(p *plan) {
 	if len(p.shunned) > 0 {
 		s.sql(" AND NOT (")
@@ -180,7 +192,7 @@ func (c nameFrom) write(s *statement) {
 	}
 }
 
-// write uses the index: it reads no body.
+// write appends a condition that looks the field up in the table label, so it reads no body.
 func (c termIs) write(s *statement) {
 	if c.not {
 		s.sql("NOT ")
@@ -218,7 +230,8 @@ func (c labelSet) write(s *statement) {
 
 func (c sinceAtMost) write(s *statement) { s.sql("o.since <= ").arg(c.moment) }
 
-// largest is the greatest number as which labels are compared.
+// largest is the greatest number that a label is compared as: the maximum of a 64-bit integer.
+// Labels with greater numbers do not match.
 const largest = "9223372036854775807"
 
 func (c labelCompare) write(s *statement) { s.dialect.labelCompare(s, c) }
@@ -236,7 +249,8 @@ func (c createdIn) write(s *statement) {
 	}
 }
 
-// write nests the lists of a path.
+// write appends the condition. It joins the elements of all lists that the path leads through, as
+// nested loops.
 func (c fieldIs) write(s *statement) {
 	if c.not {
 		s.sql("NOT ")
@@ -267,10 +281,11 @@ func (c fieldIs) write(s *statement) {
 	s.sql(")")
 }
 
-// columns are those of an object that scanRow reads, without its body.
+// columns are the columns of the table object that scanRow reads. The body follows them.
 const columns = "o.id, o.cluster, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, o.seq"
 
-// lead writes the conditions on the leading table, after WHERE, except for spans.
+// lead appends the conditions on the table that the database reads first, after WHERE. Conditions
+// on spans are not among them.
 func (s *statement) lead(p *plan) {
 	switch {
 	case p.valued:
@@ -294,8 +309,9 @@ func (s *statement) lead(p *plan) {
 	}
 }
 
-// rowAfter writes that the columns of the order are beyond the plan's position. It compares rows
-// if all columns have the same direction.
+// rowAfter appends, after an AND, that a row is after the plan's position, where the previous page
+// ended. Without a position it appends nothing. If all columns of the order have the same
+// direction, it compares them as one row.
 func (s *statement) rowAfter(p *plan) {
 	values, columns := p.position(), p.ordering()
 	if same, _ := uniform(columns); values == nil || !same {
@@ -319,8 +335,9 @@ func (s *statement) rowAfter(p *plan) {
 	s.sql(")")
 }
 
-// columnsAfter writes that columns are beyond values: a column is, and all before it are equal.
-// Without values it writes nothing.
+// columnsAfter appends, after an AND, that a row is after the values in the order of the columns.
+// One column must be beyond its value, and all columns before it equal theirs. If values is nil, it
+// appends nothing.
 func (s *statement) columnsAfter(values []any, columns []OrderColumn) {
 	for i := range values {
 		s.sql(map[bool]string{true: " AND (", false: " OR "}[i == 0] + "(")
@@ -334,7 +351,7 @@ func (s *statement) columnsAfter(values []any, columns []OrderColumn) {
 	}
 }
 
-// page writes the number of rows to return, and to skip before.
+// page appends the LIMIT and OFFSET of a plan. It appends nothing if the plan has neither.
 func (s *statement) page(p *plan) {
 	if p.limit > 0 {
 		s.sql(" LIMIT ").arg(p.limit)
@@ -347,7 +364,8 @@ func (s *statement) page(p *plan) {
 	}
 }
 
-// counted writes the statement that counts the rows of from, up to the plan's limit.
+// counted appends the statement that counts the rows of a plan, at most up to the plan's limit.
+// from appends its FROM and WHERE clause.
 func (s *statement) counted(p *plan, from func()) {
 	switch {
 	case p.index == byTally:
@@ -363,7 +381,8 @@ func (s *statement) counted(p *plan, from func()) {
 	}
 }
 
-// stepsOf returns a path in the syntax of SQLite and MySQL. Keys have no quotes.
+// stepsOf returns the JSON path of a field in the syntax of SQLite and MySQL. Keys have no quotes,
+// because ParseFieldPath refuses them. The path must not lead through all elements of a list.
 func stepsOf(path FieldPath) string {
 	var out strings.Builder
 	out.WriteString("$")
@@ -377,7 +396,8 @@ func stepsOf(path FieldPath) string {
 	return out.String()
 }
 
-// pathOf returns the path of a field in the syntax of SQLite and MySQL. Keys have no quotes.
+// pathOf returns the JSON path through keys of objects, in the syntax of SQLite and MySQL. The keys
+// must not have quotes.
 func pathOf(keys []string) string {
 	var out strings.Builder
 	out.WriteString("$")
@@ -387,7 +407,7 @@ func pathOf(keys []string) string {
 	return out.String()
 }
 
-// list encodes strings or numbers as one JSON parameter.
+// list encodes strings or numbers as JSON, which a statement takes as one parameter.
 func list(values any) string {
 	b, _ := json.Marshal(values) //nolint:errchkjson // strings
 	return string(b)

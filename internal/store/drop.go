@@ -9,21 +9,26 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// chunk is the number of objects that a deletion handles at once. Other writes can run between
-// chunks.
+// chunk is the number of rows that one transaction of a long task handles, such as a deletion.
+// Other writes can run between two transactions.
 const chunk = 1000
 
-// transaction is transact or locked.
+// transaction is the type of two methods that run f in a transaction of n changes: transact and
+// locked. A function that takes one is used with transact if the caller holds d.mu, and with locked
+// if not.
 type transaction func(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error
 
-// locked is transact for callers that do not hold d.mu.
+// locked locks d.mu and calls transact, which runs f in a transaction of n changes.
 func (d *database) locked(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.transact(ctx, n, f)
 }
 
-// dropCluster makes the rows of a cluster invisible at once, and then deletes them.
+// dropCluster deletes all rows of a cluster. It first marks the cluster as dropped in the database,
+// so that queries leave its rows out, also after a restart. It deletes the rows of all marked
+// clusters. At the end it removes the pending deletion of the cluster. The caller must not hold
+// d.mu.
 func (d *database) dropCluster(ctx context.Context, cluster string) error {
 	err := d.exec(ctx, "UPDATE cluster SET dropped = 1 WHERE name = ?", cluster)
 	if err == nil {
@@ -37,11 +42,12 @@ func (d *database) dropCluster(ctx context.Context, cluster string) error {
 	if err != nil {
 		return fmt.Errorf("drop cluster %s: %w", cluster, err)
 	}
-	d.owed.remove(owedKey{cluster: cluster})
+	d.pendingDeletions.remove(deletionKey{cluster: cluster})
 	return nil
 }
 
-// sweep deletes the rows of dropped clusters, and then the clusters.
+// sweep deletes the rows of all clusters that are marked as dropped, and then these clusters. The
+// caller must not hold d.mu.
 func (d *database) sweep(ctx context.Context) error {
 	_, dropped := d.names()
 	for _, cluster := range dropped {
@@ -52,6 +58,8 @@ func (d *database) sweep(ctx context.Context) error {
 	return nil
 }
 
+// sweepOne deletes the rows of a cluster that is marked as dropped, and then the cluster, in
+// several transactions. transact is d.transact if the caller holds d.mu, else d.locked.
 func (d *database) sweepOne(ctx context.Context, cluster string, transact transaction) error {
 	d.known.RLock()
 	kinds := make([]int64, 0, len(d.types))
@@ -81,6 +89,8 @@ func (d *database) sweepOne(ctx context.Context, cluster string, transact transa
 	return nil
 }
 
+// dropType deletes all objects of a type in a cluster, with their history and the checkpoint, for
+// Store.DropType. It is deleteType for callers that do not hold d.mu.
 func (d *database) dropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
 	if err := d.deleteType(ctx, cluster, groupResource{gr.Group, gr.Resource}, d.locked); err != nil {
 		return fmt.Errorf("drop %s of cluster %s: %w", gr, cluster, err)
@@ -88,9 +98,12 @@ func (d *database) dropType(ctx context.Context, cluster string, gr schema.Group
 	return nil
 }
 
-// deleteRows deletes all objects of a type in a cluster, with their history, in chunks.
+// deleteRows deletes all objects of a type in a cluster, with their history, chunk by chunk, and
+// records the deletions in the journal. kind is the number of the type. transact is d.transact if
+// the caller holds d.mu, else d.locked. If it fails, it can be called again.
 func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, transact transaction) error {
-	// The history first: without the present state, the rest could not be decoded.
+	// The history is deleted first. Past states are stored as differences to later states, so they
+	// could not be decoded without the present state.
 	if err := d.dropHistory(ctx, cluster, kind, transact); err != nil {
 		return err
 	}
@@ -104,7 +117,7 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 				p, o := place{kind: kind, cluster: cluster}, object{seq: seq + int64(n)}
 				n++
 				var labels, terms string
-				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels, &terms, &o.prose); err != nil {
+				if err := rows.Scan(&p.namespace, &p.name, &o.id, &o.stored, &labels, &terms, &o.fingerprint); err != nil {
 					return err
 				}
 				if err := json.Unmarshal([]byte(labels), &o.labels); err != nil {
@@ -126,7 +139,8 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 	return nil
 }
 
-// exec runs a statement of constant text in its own transaction.
+// exec runs one statement in its own transaction. Each question mark in the constant text stands
+// for one of args. The caller must not hold d.mu.
 func (d *database) exec(ctx context.Context, text string, args ...any) error {
 	return d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		_, err := tx.ExecContext(ctx, say(d.dialect, text), args...)

@@ -14,13 +14,17 @@ import (
 // before it is known: for orders by cluster and namespace the number in each namespace, and for
 // other orders the total. The rows are read from the nearer end.
 
-// nearby is the number of rows that are skipped rather than counted.
+// nearby is the offset of a page from which the rows before the page are counted. Before a nearer
+// page they are read and skipped.
 const nearby = 500
 
-// mostPlaces is the maximum number of namespaces that are counted to find a page.
+// mostPlaces is the maximum number of namespaces, in all clusters, whose objects are counted to
+// find a page.
 const mostPlaces = 200_000
 
-// far reads the rows of such a page; false: they must be read as planned.
+// far reads the rows of a page that is far down a list (q.Offset), and one row more. It counts the
+// objects before the page instead of reading them. ok is false if far is no help for this query, or
+// there are too many namespaces. The caller then reads the rows as p describes.
 func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok bool, err error) {
 	if q.Limit == 0 || q.Continue != "" || q.Offset < d.nearby && !q.Order.spaced() || q.chained() || q.OwnerUID != "" {
 		return nil, false, nil
@@ -29,7 +33,7 @@ func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok 
 	var read func(db querier) ([]found, error)
 	switch {
 	case p.index == byCandidates, p.name != "", p.prefix != "":
-		return nil, false, nil // they are few
+		return nil, false, nil // few objects match, and all are read
 	case q.Order.spaced() && (plain && q.Offset >= d.nearby || p.sorted && q.Order != ByKey && !q.Order.reverse(ByKey)):
 		read = func(db querier) ([]found, error) { return d.byPlaces(ctx, db, q) }
 	case plain && q.Offset >= d.nearby:
@@ -48,13 +52,17 @@ func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok 
 	return rows, true, errors.Join(err, rollback(d.dialect, tx))
 }
 
-// spaced reports whether an order keeps the objects of a namespace together.
+// spaced reports whether the objects of a namespace are next to each other in the order: by cluster
+// and namespace, or by namespace and cluster, and then by name.
 func (o Order) spaced() bool {
 	columns := o.columns()
 	return len(columns) == 3 && columns[2].Name == "name"
 }
 
-// byPlaces reads a page in an order by clusters and namespaces, namespace by namespace.
+// byPlaces reads the rows of a page, and one more, for an order that sorts by clusters and
+// namespaces. It counts the objects of each namespace, and reads only the namespaces of the page. A
+// cluster whose deletion is requested meanwhile is left out. db must be a snapshot. The error is an
+// ErrGroups for more than mostPlaces namespaces.
 func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []found, err error) {
 	places, err := d.grouped(ctx, db, q, []By{{Column: "cluster"}, {Column: "namespace"}}, "", mostPlaces)
 	if err != nil {
@@ -64,7 +72,7 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 	of := map[string]int{"cluster": 0, "namespace": 1}
 	first, second := of[columns[0].Name], of[columns[1].Name]
 	slices.SortFunc(places, func(a, b Group) int {
-		return cmp.Or(columns[0].turn(strings.Compare(a.Values[first], b.Values[first])), columns[1].turn(strings.Compare(a.Values[second], b.Values[second])))
+		return cmp.Or(columns[0].directed(strings.Compare(a.Values[first], b.Values[first])), columns[1].directed(strings.Compare(a.Values[second], b.Values[second])))
 	})
 	offset, wanted := int64(q.Offset), int64(q.Limit)+1
 	for _, place := range places {
@@ -80,8 +88,12 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 			one.Offset = int(place.Objects - offset - n)
 		}
 		p, err := d.plan(ctx, db, one, position{}, false)
-		if err != nil || p == nil {
+		if err != nil {
 			return nil, err
+		}
+		if p == nil { // the deletion of its cluster was requested after the count
+			offset = 0
+			continue
 		}
 		p.offset = one.Offset
 		rows, err := d.page(ctx, db, one, p)
@@ -98,15 +110,18 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 	return out, nil
 }
 
-// turn applies the direction of the column to a comparison.
-func (c OrderColumn) turn(comparison int) int {
+// directed negates the result of a comparison, such as that of cmp.Compare, if the column is
+// descending.
+func (c OrderColumn) directed(comparison int) int {
 	if c.Down {
 		return -comparison
 	}
 	return comparison
 }
 
-// fromNearer reads a page in an order with an index, from its nearer end.
+// fromNearer reads the rows of a page, and one more, for an order with an index. It counts all
+// rows, and reads from the beginning or from the end of the order, which is nearer to the page. db
+// must be a snapshot.
 func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found, error) {
 	p, err := d.plan(ctx, db, q, position{}, true)
 	if err != nil || p == nil {
@@ -139,7 +154,7 @@ func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found
 	return rows, err
 }
 
-// back returns the reverse of a valid order.
+// back returns the order with the opposite direction. o must be valid.
 func (o Order) back() Order {
 	if o == Newest {
 		return Oldest

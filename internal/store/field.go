@@ -10,20 +10,23 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Step is one step of a path: to a field, or to elements of a list.
+// Step is one step of a FieldPath: to the field with the name Key or, if Key is "", to the elements
+// of a list. Every means all elements, else it is the element at Index.
 type Step struct {
 	Key   string // of a field; "": elements
 	Every bool   // every element, else the one at Index
 	Index int
 }
 
-// FieldPath leads to the values of a field.
+// FieldPath is a parsed path to a field in the body of an object. If it leads through all elements
+// of a list, the field has several values. ParseFieldPath returns a path with at least one step.
 type FieldPath []Step
 
-// lists reports whether the path leads through all elements of a list.
+// lists reports whether the path leads through all elements of a list, and so may have several
+// values.
 func (p FieldPath) lists() bool { return slices.ContainsFunc(p, func(s Step) bool { return s.Every }) }
 
-// String returns the path in the syntax of ParseFieldPath.
+// String returns the path as text that ParseFieldPath parses, such as spec.containers[].image.
 func (p FieldPath) String() string {
 	var out strings.Builder
 	for i, s := range p {
@@ -43,15 +46,16 @@ func (p FieldPath) String() string {
 	return out.String()
 }
 
-// Limits of paths.
+// Limits of paths that ParseFieldPath accepts.
 const (
 	longestPath = 1024 // characters
 	mostLists   = 3    // lists with every element: each is a nested loop
 	mostIndex   = 100_000
 )
 
-// ParseFieldPath parses paths such as spec.nodeName, metadata.annotations['a.b/c'],
-// spec.containers[].image and spec.containers[0].image.
+// ParseFieldPath parses the path of a field. Examples are spec.nodeName,
+// metadata.annotations['a.b/c'], spec.containers[].image (all elements) and
+// spec.containers[0].image. The error is an ErrSelector for an invalid path.
 func ParseFieldPath(path string) (out FieldPath, err error) {
 	invalid := func(why string) (FieldPath, error) {
 		return nil, fmt.Errorf("%w: field %q: %s", ErrSelector, path, why)
@@ -110,7 +114,9 @@ func ParseFieldPath(path string) (out FieldPath, err error) {
 	}
 }
 
-// elementStep cuts [] or [N] off the beginning of a path.
+// elementStep parses the brackets [] or [N] at the beginning of a path, and returns that step and
+// the rest of the path. ok is false if the brackets are invalid. The path must begin with a
+// bracket.
 func elementStep(path string) (step Step, rest string, ok bool) {
 	index, rest, ok := strings.Cut(path[1:], "]")
 	if index == "" || !ok {
@@ -120,12 +126,15 @@ func elementStep(path string) (step Step, rest string, ok bool) {
 	return Step{Index: int(n)}, rest, err == nil && n <= mostIndex && index == strconv.FormatUint(n, 10)
 }
 
+// word reports whether a path may have the character in a key without quotes: ASCII letters,
+// digits, _ and -.
 func word(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-'
 }
 
-// split cuts a path at its lists: lists are the paths to each of them, and rest follows the last
-// one.
+// split cuts a path after each step to all elements of a list. lists are the paths to these lists:
+// the first one in the body, each other in an element of the list before. rest is the path in an
+// element of the last list, or the whole path without lists.
 func (p FieldPath) split() (lists []FieldPath, rest FieldPath) {
 	for i, s := range p {
 		if s.Every {
@@ -137,8 +146,9 @@ func (p FieldPath) split() (lists []FieldPath, rest FieldPath) {
 	return lists, rest
 }
 
-// asked returns the meaning of a requirement: its values, whether it is negated, and whether it
-// is about existence.
+// asked returns the meaning of the requirement's operator. values are the values to compare with.
+// not means that the result is negated. exists means that the field must exist, and values is nil.
+// The error is an ErrSelector for an unknown operator, and for in and notin without values.
 func (f FieldRequirement) asked() (values []string, not, exists bool, err error) {
 	switch f.Operator {
 	case selection.Equals, selection.DoubleEquals:
@@ -157,7 +167,8 @@ func (f FieldRequirement) asked() (values []string, not, exists bool, err error)
 	}
 }
 
-// nodes returns the values at a path in a body, without null.
+// nodes returns the values that the path has in a decoded body; null is left out. If the body lacks
+// the field, there are none.
 func (p FieldPath) nodes(of any) []any {
 	if len(p) == 0 {
 		if of == nil {
@@ -186,7 +197,8 @@ func (p FieldPath) nodes(of any) []any {
 	return nil
 }
 
-// textOf returns the text of a value for comparisons; false: it is a list or an object.
+// textOf returns the text of a decoded JSON value, with which requirements compare. The result is
+// false if the value is a list or an object; its text is JSON.
 func textOf(v any) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -201,7 +213,8 @@ func textOf(v any) (string, bool) {
 	}
 }
 
-// holds reports whether the condition holds for a body.
+// holds reports whether the condition holds for a decoded body, as the SQL of write does in the
+// database. Numbers in the body must be json.Number.
 func (c fieldIs) holds(body any) bool {
 	nodes := c.path.nodes(body)
 	if c.exists {

@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// fieldLabel is a label of field selectors that Kubernetes' API servers compute for a type: it is
-// not a field of the object, or has a value where the field is missing. Requirements on its
-// existence are about the object's fields.
+// fieldLabel describes a label of field selectors, such as spec.unschedulable, that Kubernetes' API
+// servers compute for a type. Either the object has no field of that name, or the label has a value
+// where the field is missing. A requirement that the label exists, or does not exist, is about the
+// fields in of.
 type fieldLabel struct {
-	of     []string // paths; the first value that is not empty counts
-	absent string   // the value if there is none
+	of     []string // paths of fields; the label is their first value that is not empty
+	absent string   // the label if all values are empty
 }
 
-// fieldLabels has all of them, as in the registries of Kubernetes 1.36. Other labels that they
-// serve are the text of the field of that name, like all fields here.
+// fieldLabels has the computed labels of each type, as in the registries of Kubernetes 1.36. Any
+// other label is the text of the field with the same name, for API servers and for the store.
 var fieldLabels = map[groupResource]map[string]fieldLabel{
 	{"", "pods"}: {
 		"spec.host":        {of: []string{"spec.nodeName"}}, // from clients older than v1
@@ -27,22 +28,26 @@ var fieldLabels = map[groupResource]map[string]fieldLabel{
 	{"batch", "jobs"}:              {"status.successful": {of: []string{"status.succeeded"}, absent: "0"}},
 }
 
-// Computed reports whether a requirement is on a label that API servers compute for a type.
+// Computed reports whether API servers compute the field label of the requirement (f.Path) for the
+// type, so that it is not simply a field. It is false for a requirement with an invalid operator.
 func Computed(group, resource string, f FieldRequirement) bool {
 	_, ok := labelOf(groupResource{group, resource}, f)
 	return ok
 }
 
-// labelOf returns the computed label of a requirement; false: it is not on one.
+// labelOf returns the computed field label with the name f.Path. The result is false if API servers
+// compute no such label for the type, or the requirement is invalid. It is also false for the
+// existence of a label that no field has.
 func labelOf(gr groupResource, f FieldRequirement) (fieldLabel, bool) {
 	label, ok := fieldLabels[gr][f.Path]
 	_, _, exists, err := f.asked()
 	return label, ok && err == nil && (!exists || len(label.of) > 0)
 }
 
-// compileLabelled translates a requirement on a computed label.
+// compileLabelled translates a requirement on the computed field label to a condition. The error is
+// an ErrSelector.
 func compileLabelled(gr groupResource, f FieldRequirement, label fieldLabel) (condition, error) {
-	if len(label.of) == 1 && label.absent == "" { // another name of a field
+	if len(label.of) == 1 && label.absent == "" { // the label is only another name of a field
 		f.Path = label.of[0]
 		return compileField(gr, f)
 	}
@@ -61,8 +66,8 @@ func compileLabelled(gr groupResource, f FieldRequirement, label fieldLabel) (co
 	return out, fewValues(f, values)
 }
 
-// labelIs holds if a computed label has one of the values, or one of its fields exists; with not,
-// the result is negated.
+// labelIs is the condition that a computed field label (see fieldLabel) has one of the values. With
+// exists, it is that one of the label's fields exists. With not, the result is negated.
 type labelIs struct {
 	paths  []FieldPath // none leads through a list
 	absent string
@@ -71,9 +76,9 @@ type labelIs struct {
 	not    bool
 }
 
-// write treats an empty field like a missing one.
+// write appends the condition, which treats an empty field like a missing one.
 func (c labelIs) write(s *statement) {
-	if len(c.paths) == 0 { // the same for all objects
+	if len(c.paths) == 0 { // a label without fields is the same for all objects
 		s.sql(map[bool]string{true: "1 = 1", false: "1 = 0"}[c.holds(nil)])
 		return
 	}
@@ -102,7 +107,8 @@ func (c labelIs) write(s *statement) {
 	s.sql(")")
 }
 
-// holds reports whether the condition holds for a body.
+// holds reports whether the condition holds for a decoded body, as the SQL of write does in the
+// database.
 func (c labelIs) holds(body any) bool {
 	value, there := "", false
 	for _, path := range c.paths {

@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// TestComputedFieldLabels: of labels that API servers compute, lists, counts, moments and watches have the values that API servers have; whether one exists is
-// asked of the object.
+// TestComputedFieldLabels: field labels that API servers compute have the same values here, in
+// lists, counts, queries of the past and watches. Requirements on their existence are about the
+// fields of the object.
 func TestComputedFieldLabels(t *testing.T) {
 	type object struct{ body, value string }
 	cases := map[string]struct {
@@ -104,11 +105,11 @@ func TestComputedFieldLabels(t *testing.T) {
 				}
 				then[fmt.Sprint(f)] = want
 			}
-			if c.resource == "events" { // of which there is no history
+			if c.resource == "events" { // events have no history
 				continue
 			}
 			clock.tick()
-			for i := 0; i < len(rows); i += 2 { // of the others the present state is that of the moment
+			for i := 0; i < len(rows); i += 2 { // the other rows keep their state
 				other := rows[i]
 				other.Body, other.ResourceVersion = rows[(i+1)%len(rows)].Body, "2"
 				write(t, s, other)

@@ -19,8 +19,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestRandomQueries: whatever is combined, a query answers with what a naive filter leaves of all rows, in its order, and counts it.
-// Without SOAK it does a third of 400 queries.
+// TestRandomQueries: any combination of requirements returns the rows that a naive filter
+// selects, in the order of the query, and counts them. Without SOAK it makes a third of 400
+// queries.
 func TestRandomQueries(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -76,7 +77,7 @@ func TestRandomQueries(t *testing.T) {
 	})
 }
 
-// randomQuery combines some of all that can be asked for.
+// randomQuery combines random requirements of all kinds.
 func randomQuery(t *testing.T, random *rand.Rand) Query {
 	t.Helper()
 	q := Query{Resource: "pods"}
@@ -132,7 +133,8 @@ func randomQuery(t *testing.T, random *rand.Rand) Query {
 	return q
 }
 
-// TestOwners: chains of owners are followed step by step, within a cluster and what may be seen of it.
+// TestOwners: a query follows a chain of owners step by step, within one cluster and the
+// visible namespaces.
 func TestOwners(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -141,7 +143,7 @@ func TestOwners(t *testing.T) {
 			r.Group, r.Resource, r.UID, r.OwnerUID = group, resource, types.UID(uid), types.UID(owner)
 			return r
 		}
-		for _, cluster := range []string{"a", "b"} { // a clone: UIDs are the same
+		for _, cluster := range []string{"a", "b"} { // UIDs are the same, as in cloned clusters
 			write(
 				t, s,
 				made(cluster, "apps", "deployments", "x", "web", "d", ""), made(cluster, "apps", "deployments", "y", "web", "e", ""),
@@ -194,7 +196,8 @@ func TestOwners(t *testing.T) {
 	})
 }
 
-// TestNamesAreIndexed: the index of the parts of names has what there is, after objects came, went and came again, and clusters were dropped.
+// TestNamesAreIndexed: the index of parts of names has the stored objects and no others, after
+// objects were created, deleted and created again, and after a cluster was dropped.
 func TestNamesAreIndexed(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -225,7 +228,8 @@ func TestNamesAreIndexed(t *testing.T) {
 	})
 }
 
-// TestFewNamesLead: what a name begins with, and the rare words in it, lead to few objects; what many have does not, and the answer is the same.
+// TestFewNamesLead: a part of a name that few objects have makes its index drive the query, and
+// one that many objects have does not. The result is the same.
 func TestFewNamesLead(t *testing.T) {
 	glob := func(pieces ...string) Query { return Query{Slim: Slim{Patterns: []Pattern{{Globs: []Glob{pieces}}}}} }
 	queries := map[string]struct {
@@ -273,7 +277,8 @@ func TestFewNamesLead(t *testing.T) {
 	})
 }
 
-// TestNoTrigrams: without leave to install pg_trgm PostgreSQL has no index of the parts of names, and answers all the same.
+// TestNoTrigrams: without the right to install pg_trgm, PostgreSQL has no index of parts of
+// names. Queries work without the index. It is created once the extension can be installed.
 func TestNoTrigrams(t *testing.T) {
 	at := testenv.PostgreSQL.Create(t)
 	s := openStore(t, at)
@@ -291,7 +296,8 @@ func TestNoTrigrams(t *testing.T) {
 	}
 }
 
-// TestFewNamespacesLead: whose namespaces have few objects, of whatever name, is told of these by reading them; the answer is that of the index.
+// TestFewNamespacesLead: if the visible namespaces have few objects, the query reads these and
+// does not use the index of names, which covers all namespaces. The result is the same.
 func TestFewNamespacesLead(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

@@ -8,37 +8,42 @@ import (
 	"strings"
 )
 
-// By is a property by which objects are counted.
+// By is a property by which objects are counted. Exactly one field is set.
 type By struct {
 	// Column is cluster or namespace; "": Label or Field is set.
 	Column string
 	// Label is the key of a label.
 	Label string
-	// Field is the path of a declared field. An object with several values counts for each of
-	// them.
+	// Field is the path of a declared (indexed) field. An object with several values counts for each
+	// of them.
 	Field string
 }
 
-// Group is the number of objects with certain values, in the order of the properties. A missing
-// value is "".
+// Group is the number of objects that have the same values of the properties. Values are in the
+// order of the argument by of Groups, and "" for a missing value. Objects is greater than 0.
 type Group struct {
 	Values  []string
 	Objects int64
 }
 
-// mostGroups is the maximum number of returned groups. More would not be a summary.
+// mostGroups is the maximum number of groups that Groups returns. More would not be a summary.
 const mostGroups = 10_000
 
-// ErrGroups means that objects cannot be counted by these properties.
+// ErrGroups means that Groups cannot count by the given properties: a field is not indexed, there
+// are several fields or too many groups, or the query is about the past. It is an ErrSelector.
 var ErrGroups = fmt.Errorf("%w: objects cannot be counted so", ErrSelector)
 
-// FieldOf reports whether a path is a declared field of a type.
+// FieldOf reports whether a field of a type is declared, so that it is indexed and objects can be
+// counted by it.
 func FieldOf(group, resource, path string) bool {
 	return slices.Contains(declaredOf(groupResource{group, resource}), path)
 }
 
-// Groups counts the objects that a query selects now, by properties. It ignores Order, Limit and
-// Continue. The groups are in no order.
+// Groups counts the objects that a query selects now, by their values of the properties. It ignores
+// Order, Limit, Offset and Continue. The groups are in no order. Objects without a value of a list
+// field, such as FieldImages, are left out. The error is an ErrGroups if the properties cannot be
+// counted, there are more than 10,000 groups, or q.At is set. For an invalid query it is another
+// ErrSelector.
 func (s *Store) Groups(ctx context.Context, q Query, by []By) (out []Group, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		out, err = d.groups(ctx, q, by)
@@ -70,7 +75,8 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 	if field < 0 {
 		return d.grouped(ctx, d.read, q, by, "", mostGroups)
 	}
-	// First those with the field. Then those without, as the difference to all.
+	// First the objects with the field are counted. The number of objects without the field is the
+	// difference to the number of all.
 	some, err := d.grouped(ctx, d.read, q, by, declaredPair(by[field].Field, "").key, mostGroups)
 	if err != nil || several(by[field].Field) {
 		return some, err
@@ -95,13 +101,14 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 	return some, nil
 }
 
-// several reports whether an object may have several values of a declared field.
+// several reports whether an object may have several values of the declared field with this path.
 func several(path string) bool {
 	return path == FieldImages || path == FieldReferences || path == FieldIs
 }
 
-// grouped counts by columns and labels, or also by the declared field with the key, which then
-// leads. More than most groups are an error.
+// grouped counts the objects of a query by columns, labels and at most one declared field. key is
+// the key of that field in the index, which then leads, and objects without the field are left out;
+// "": no field. If there are more than most groups, the error is an ErrGroups.
 func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, key string, most int) ([]Group, error) {
 	q.Order, q.Limit = ByKey, 0
 	var lead *pair
@@ -119,7 +126,7 @@ func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, ke
 	p.spread = labelled || p.leads || p.alias() == "o"
 	alias := "o."
 	if !p.whole() {
-		alias = "l." // the index has all that is needed
+		alias = "l." // the table label has all columns that are needed
 	}
 	s := &statement{dialect: d.dialect}
 	s.sql("SELECT ")

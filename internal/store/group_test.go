@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// valuesOf are what a row has of what is counted by.
+// valuesOf returns the values that a row has for a column, label or field to group by.
 func valuesOf(r *Row, b By) (out []string) {
 	switch {
 	case b.Column == "cluster":
@@ -32,7 +32,8 @@ func valuesOf(r *Row, b By) (out []string) {
 	return out
 }
 
-// TestGroups: whatever leads, the counts are those of the rows that the query selects.
+// TestGroups: the counts are those of the selected rows, for every index that can drive the
+// query.
 func TestGroups(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

@@ -16,32 +16,35 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Object is the name of present or past objects in a cluster.
+// Object names the present or past objects with one key in a cluster: type, namespace and name.
+// Several objects may have had the key one after another.
 type Object struct {
 	Cluster         string
 	Resource        schema.GroupResource
 	Namespace, Name string
 }
 
-// Revision is one state of an object. Times are those at which the store received the changes.
+// Revision is one past or present state of an object, from one change to the next. Times are those
+// at which the store received the changes.
 type Revision struct {
 	Seq     int64     // sequence of the change that began it
 	Since   time.Time // time of that change; zero: before there was a history
 	Until   time.Time // time of its end; zero: it is the present state
 	EndSeq  int64     // sequence of the change that ended it; 0: present state
-	Deleted bool      // the object was deleted at the end
+	Deleted bool      // the state ended because the object was deleted
 	Row     Row
 }
 
-// Revisions is a page of states of objects, with the epoch of their sequences. Next is the
-// argument before of the next page; 0: none.
+// Revisions is a page of states of objects, with the epoch (the ID of the database) to which their
+// sequences belong. Epoch is "" if no object of the type was ever stored. Next is the argument
+// before for the next page; 0: this is the last page.
 type Revisions struct {
 	Epoch string
 	Items []Revision
 	Next  int64
 }
 
-// ObjectChange is one change of an object.
+// ObjectChange is one change of an object. Row has its key, UID and type, and no body.
 type ObjectChange struct {
 	Seq  int64
 	Time time.Time
@@ -49,7 +52,7 @@ type ObjectChange struct {
 	Row  Row // key, UID and type; no body
 }
 
-// ChangeVerb is the kind of a change.
+// ChangeVerb is the kind of a change of an object: Created, Updated or Removed.
 type ChangeVerb string
 
 // Kinds of changes.
@@ -59,27 +62,30 @@ const (
 	Removed ChangeVerb = "Deleted"
 )
 
-// Changes is a page of changes between two moments, with the epoch of their sequences. Next is
-// the argument after of the next page; 0: none.
+// Changes is a page of changes in an interval of time, with the epoch (the ID of the database) to
+// which their sequences belong. Epoch is "" if no object of the type was ever stored. Next is the
+// argument after for the next page; 0: this is the last page.
 type Changes struct {
 	Epoch string
 	Items []ObjectChange
 	Next  int64
 }
 
-// reader reads one snapshot of the database.
+// reader reads the history of one type in one snapshot of the database. The method reading creates
+// it. It is valid only in that call and in one goroutine.
 type reader struct {
 	*database
 
 	ctx  context.Context //nolint:containedctx // lives as long as one transaction
 	tx   *sql.Tx
-	kind int64
-	from int64 // earlier moments are not completely known
-	life int64 // states that ended earlier are not kept
+	kind int64 // number of the type
+	from int64 // milliseconds; earlier moments are not completely known
+	life int64 // milliseconds; states that ended earlier are too old to be kept
 }
 
-// reading calls f with a snapshot of the history of a type. It does not call f if no object of
-// the type was ever stored.
+// reading calls f with a reader of the history of a type. The snapshot of the reader ends with the
+// call. If no object of the type was ever stored, reading returns nil without a call of f. The
+// error is an ErrNoHistory if no history is kept of the type, or the error of f.
 func (d *database) reading(ctx context.Context, gr schema.GroupResource, f func(*reader) error) (err error) {
 	if !d.keeping.get().of(gr) {
 		return fmt.Errorf("%w: none is kept of %s", ErrNoHistory, gr)
@@ -102,7 +108,8 @@ func (d *database) reading(ctx context.Context, gr schema.GroupResource, f func(
 	return f(r)
 }
 
-// since returns the moment in milliseconds, or an error if it is not completely known.
+// since returns the time t in milliseconds. It returns a TooOldError if the states at that time are
+// not completely known any more.
 func (r *reader) since(t time.Time) (int64, error) {
 	if ms := t.UnixMilli(); ms >= r.from {
 		return ms, nil
@@ -111,14 +118,17 @@ func (r *reader) since(t time.Time) (int64, error) {
 	return 0, &TooOldError{time.UnixMilli(r.from).Add(time.Second - 1).Truncate(time.Second).UTC()}
 }
 
-// epochOf returns the epoch of the snapshot.
+// epochOf returns the epoch, the ID of the database, that the snapshot has.
 func (r *reader) epochOf() (epoch string, err error) {
 	err = r.tx.QueryRowContext(r.ctx, "SELECT id FROM epoch").Scan(&epoch)
 	return epoch, err
 }
 
-// restore decodes the record of a revision. It starts from the next revision that stands alone,
-// or from the present state.
+// restore decodes a revision, a past state, and returns its record: header and body. Revisions are
+// stored as differences to the next state. So restore begins at the next later revision that is
+// stored whole, or else at the present state. of has the cluster, type, namespace and name of the
+// object. object is the id of the object in the database, and id that of the revision. The error is
+// that of a missing encryption key, or of a later state that is gone.
 func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 	var chain [][]byte
 	whole := false
@@ -162,8 +172,9 @@ func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 	return next, nil
 }
 
-// listAt returns the page of a query at its moment: objects that have not changed since, and
-// revisions of that time.
+// listAt returns the page of a query at a moment of the past (q.At), after a position. The rows are
+// objects that have not changed since, and revisions of that time. The error is an ErrNoHistory,
+// which may be a TooOldError.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
 	p, err := d.plan(ctx, d.read, q, after, false)
 	if err != nil {
@@ -198,12 +209,14 @@ func (d *database) listAt(ctx context.Context, q Query, after position) (page Pa
 	return pageOf(rows, q), nil
 }
 
-// rows compares rows in an order.
+// rows compares two rows in the order. The result is negative if a comes before b, and positive if
+// a comes after b.
 func (o Order) rows(a, b found) int { return o.compare(a.at(), b.at()) }
 
-// past returns the rows of a query that were in another state at a moment: the first ones after a
-// position, one more than the query's limit, and perhaps others. It reads in the order of the
-// key.
+// past returns the rows of a query that were in another state at a moment, in milliseconds, than
+// now. Of those after the position after, it returns the first ones: one more than the query's
+// limit, and perhaps others. In the order ByKey the result is sorted. In any other order it is not,
+// and the caller sorts it.
 func (r *reader) past(q Query, after position, moment int64) (out []found, err error) {
 	type candidate struct {
 		object, id int64
@@ -250,7 +263,8 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 				case q.Limit <= 0:
 				case q.Order == ByKey && len(out) > q.Limit:
 					return out, nil
-				case len(out) > 2*q.Limit+chunk: // the rows to come may all be before these
+				// The remaining rows may all come before these in the order, so only the first ones are kept.
+				case len(out) > 2*q.Limit+chunk:
 					slices.SortFunc(out, q.Order.rows)
 					out = out[:q.Limit+1]
 				}
@@ -260,8 +274,10 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 	return out, nil
 }
 
-// pastWithin calls f with the next chunk of past states at a moment, in a span, after a position
-// and the id of its object.
+// pastWithin calls f with up to chunk revisions of the type that were states of objects at the
+// moment. within is a range that spans returned. The rows begin after the position after and the
+// object with the id last, both from the previous call. last 0 begins after all objects of that
+// position.
 func (r *reader) pastWithin(within []string, after position, last, moment int64, f func(*sql.Rows) error) error {
 	args := []any{r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment}
 	for _, part := range within {
@@ -273,12 +289,13 @@ func (r *reader) pastWithin(within []string, after position, last, moment int64,
 		` ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), f, append(args, chunk)...)
 }
 
-// mostPastSpans is the maximum number of ranges of the history that are looked up one by one.
-// With more, the whole history is read.
+// mostPastSpans is the maximum number of ranges in the history that a query looks up one by one.
+// With more, the whole history of the type is read.
 const mostPastSpans = 1000
 
-// spans returns the ranges of keys that contain all results of a query, in order. Each is a
-// cluster, a cluster and namespace, or these and a name. A single empty range means everything.
+// spans returns ranges of keys that contain all results of a query, in order. A range is a cluster,
+// a cluster and a namespace, or a cluster, a namespace and a name. One empty range means all keys.
+// Without a range nothing is selected.
 func (r *reader) spans(q Query) (out [][]string) {
 	clusters := slices.Clone(q.Clusters)
 	if len(clusters)+len(q.Namespaces)+len(q.Names) == 0 && q.Scopes == nil {
@@ -321,7 +338,8 @@ func (r *reader) spans(q Query) (out [][]string) {
 	return out
 }
 
-// reaches reports whether a query can select a row with this key.
+// reaches reports whether the query can select the object with the key of r. It compares Clusters,
+// Namespaces, Names, NamePrefix, NameContains and Scopes, and no other requirement.
 func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) && strings.HasPrefix(r.Name, q.NamePrefix) &&
@@ -329,8 +347,11 @@ func (q Query) reaches(r *Row) bool {
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
-// Selects reports whether a query selects a row. For a row without a body, unknown parts count as
-// matching.
+// Selects reports whether the query selects a row, as the database would. If r has no body,
+// requirements on data that r lacks count as satisfied. Selects ignores OwnerName, OwnerSteps, the
+// moment and the page. If a requirement on a field is invalid, or the body cannot be read, the
+// result is false. Search uses it for events of watches, and for objects that it reads from a
+// cluster.
 func (q Query) Selects(r *Row) bool {
 	if r.Body == nil {
 		q.Version, q.OwnerUID, q.Since, q.Before = "", "", time.Time{}, time.Time{}
@@ -341,7 +362,7 @@ func (q Query) Selects(r *Row) bool {
 	return q.selects(r)
 }
 
-// selects reports whether a query selects a complete row.
+// selects does the work of Selects for a row with all data.
 func (q Query) selects(r *Row) bool {
 	if q.Version != "" && q.Version != r.Version && !slices.Contains(q.Interchangeable, r.Version) || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
 		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) || !q.created(r) || !q.Slim.selects(q.resource(), r) {
@@ -364,7 +385,8 @@ func (q Query) selects(r *Row) bool {
 	return true
 }
 
-// searched decodes the part of a row's body that is searched, as in the database.
+// searched decodes r.Body into body, as far as requirements on fields may read it. Of a Secret that
+// is only the metadata. Numbers are json.Number. The error is that of invalid JSON.
 func (r *Row) searched(body *map[string]any) (err error) {
 	text := r.Body
 	if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets {
@@ -377,7 +399,8 @@ func (r *Row) searched(body *map[string]any) (err error) {
 	return d.Decode(body)
 }
 
-// holds reports whether a condition on a column or a declared field holds for a row.
+// holds reports whether a condition that compileField returned holds for a row. It evaluates
+// columnIn and termIs, and is false for other conditions.
 func holds(c condition, r *Row) bool {
 	switch c := c.(type) {
 	case columnIn:
@@ -400,7 +423,8 @@ func moment(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// revisions returns the states of an object: the present one first, then its revisions.
+// revisions returns a page of the states of the objects with a key: the present state first, then
+// past ones from the latest on. It does the work of Store.Revisions.
 func (d *database) revisions(ctx context.Context, of Object, before int64, limit int) (out Revisions, err error) {
 	err = d.reading(ctx, of.Resource, func(r *reader) error {
 		if out.Epoch, err = r.epochOf(); err != nil {
@@ -452,7 +476,8 @@ func scanRevision(rows *sql.Rows, row Row) (Revision, error) {
 	return one, err
 }
 
-// revision returns one complete state of an object.
+// revision returns the state of an object that began with the change seq, with its body. It does
+// the work of Store.Revision.
 func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revision, err error) {
 	found := false
 	err = d.reading(ctx, of.Resource, func(r *reader) error {
@@ -497,7 +522,8 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 	return out, nil
 }
 
-// deleted returns deleted objects, with bodies.
+// deleted returns a page of deleted objects that the query selects, with their last bodies. It does
+// the work of Store.Deleted.
 func (d *database) deleted(ctx context.Context, q Query, hidden func(of *Row, ended time.Time) bool, before int64, limit int) (out Revisions, err error) {
 	if _, err := compile(q); err != nil { // the query is invalid
 		return out, err
@@ -557,8 +583,7 @@ func (d *database) deleted(ctx context.Context, q Query, hidden func(of *Row, en
 	return out, nil
 }
 
-// changed returns the changes between two moments. Ends of states are in the revisions; creations
-// are where the first state of an object is.
+// changed returns a page of the changes between two times. It does the work of Store.Changed.
 func (d *database) changed(ctx context.Context, q Query, from, to time.Time, after int64, limit int) (out Changes, err error) {
 	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 {
 		return out, fmt.Errorf("%w: changes are selected by cluster, namespace and name only", ErrSelector)
@@ -580,7 +605,8 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 				if !q.reaches(&c.Row) || r.shown(c.Row.Cluster, r.kind) == "" {
 					continue
 				}
-				// A change may delete an object and create another one of its name.
+				// A change may delete an object and create another one of the same name. Both have the same
+				// sequence, and belong to one page.
 				if n := len(out.Items); n >= limit && out.Items[n-1].Seq != c.Seq {
 					out.Next = out.Items[n-1].Seq
 					return nil
@@ -599,14 +625,16 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 	return out, nil
 }
 
-// changeSources are the statements that find changes of a type, in an interval of time and after
-// a sequence: ends of states, and creations of objects whose first state is past or present.
+// changeSources are the three statements that together find all changes of a type in an interval of
+// time and after a sequence. The first one finds past states, whose end is an update or a deletion;
+// it has no verb. The other two find the creation of objects whose first state is past, or still
+// present.
 var changeSources = []struct {
 	verb ChangeVerb
 	text string
 }{
-	// The sequence must not lead: for most types that would read the changes of all types. Nor
-	// may the objects with a history.
+	// The index of sequences must not be read first, because that reads the changes of all types. Nor
+	// may the index of objects with a history.
 	{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r CROSS JOIN past p
 		WHERE p.id = r.object AND p.type = ? AND r.until > ? AND r.until <= ? AND +r.id > ? ORDER BY r.id LIMIT ?`},
 	{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r CROSS JOIN past p
@@ -615,11 +643,14 @@ var changeSources = []struct {
 		WHERE o.type = ? AND o.made > ? AND o.made <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
 }
 
-// changes returns the next changes after a sequence, in order. next is the sequence after which
-// there are more; 0: none.
+// changes returns up to chunk or more next changes of the type after the sequence after, in order.
+// It does not filter them by cluster or name; the caller does. from and to limit the time, in
+// milliseconds. next is the argument after of the next call; 0: there are no more changes. q gives
+// the type.
 func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, next int64, err error) {
 	const all = 1 << 62
-	until := int64(all) // up to this sequence all sources were read
+	// All sources were read up to this sequence.
+	until := int64(all)
 	for _, source := range changeSources {
 		n, last := 0, int64(0)
 		if err := each(r.ctx, r.tx, say(r.dialect, source.text), func(rows *sql.Rows) error {
@@ -637,7 +668,8 @@ func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, ne
 			}
 			c.Time = moment(at)
 			n, last = n+1, c.Seq
-			if at > from { // the first state may have begun before the interval
+			// The first state may have begun before the interval.
+			if at > from {
 				out = append(out, c)
 			}
 			return nil

@@ -20,7 +20,7 @@ import (
 
 var pods = schema.GroupResource{Resource: "pods"}
 
-// clock is a store's clock that a test moves.
+// clock is a store's clock, which only the test moves.
 type clock struct{ now time.Time }
 
 func (c *clock) tick() time.Time {
@@ -35,7 +35,8 @@ func clocked(t *testing.T, s *Store) *clock {
 	return c
 }
 
-// held says that the store knows how large its history is, and that nothing of it is left behind.
+// held checks that the recorded size of the history is right, and that no rows of the history
+// lack the rows that they refer to.
 func held(t *testing.T, s *Store) {
 	t.Helper()
 	for query, want := range map[string]int64{
@@ -54,9 +55,9 @@ func held(t *testing.T, s *Store) {
 	}
 }
 
-// TestStateAtAMoment: what a query answers for a moment is what it answered then: after changes, deletions and objects that took
-// the names of others, page by page, whatever it selects. Without SOAK it asks for a third of 80
-// moments.
+// TestStateAtAMoment: a query of a past moment returns the rows that it returned at that
+// moment, page by page, for all kinds of queries. In between objects are changed, deleted and
+// replaced by others with the same names. Without SOAK it queries a third of 80 moments.
 func TestStateAtAMoment(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -85,7 +86,7 @@ func TestStateAtAMoment(t *testing.T) {
 				changes = append(changes, Change{Row: r, Delete: random.IntN(5) == 0})
 			}
 			check(t, s.Write(t.Context(), changes))
-			if random.IntN(4) == 0 { // the same again
+			if random.IntN(4) == 0 { // write the same rows again
 				last = last[:0]
 				page, err := s.List(t.Context(), Query{Resource: "pods"})
 				check(t, err)
@@ -127,15 +128,16 @@ func TestStateAtAMoment(t *testing.T) {
 	})
 }
 
-// TestChangesOfAnObject: each state of an object is there whole, in order, with the sequence of the change that began it; the same again is no
-// change, and the object that follows under the name is another.
+// TestChangesOfAnObject: each state of an object is returned completely and in order, with the
+// sequence of the change that began it. Writing the same state again is no change. A later
+// object with the same name is another object.
 func TestChangesOfAnObject(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
 		c := clocked(t, s)
 		of := Object{Cluster: "a", Resource: pods, Namespace: "x", Name: "1"}
 		start := c.tick()
-		const n = 80 // more than can be read one against the other
+		const n = 80 // more than wholeEvery
 		for i := range n {
 			for range 2 {
 				r := pod("a", "x", "1", map[string]string{"app": fmt.Sprint(i)}, map[string]any{"n": i, "fill": strings.Repeat("x", 300)})
@@ -200,7 +202,8 @@ func TestChangesOfAnObject(t *testing.T) {
 	})
 }
 
-// TestChangesBetweenMoments: everything that was created, updated and deleted after one moment and until another, once and in order.
+// TestChangesBetweenMoments: Changed returns everything that was created, updated or deleted
+// after one moment and until another, once and in order.
 func TestChangesBetweenMoments(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -218,7 +221,7 @@ func TestChangesBetweenMoments(t *testing.T) {
 		c.tick()
 		write(t, s, row("new", "3", 1))
 		check(t, s.Write(t.Context(), []Change{{Row: row("both", "2", 0), Delete: true}}))
-		write(t, s, row("new", "4", 0)) // another one of its name
+		write(t, s, row("new", "4", 0)) // another object with the name
 		to := c.now
 		c.tick()
 		write(t, s, row("before", "1", 1), row("after", "5", 1))
@@ -254,7 +257,8 @@ func TestChangesBetweenMoments(t *testing.T) {
 	})
 }
 
-// TestChangesOfManyOldObjects: objects that were made before the interval, more of them than are read at once, were not made in it.
+// TestChangesOfManyOldObjects: objects that existed before the interval are not reported as
+// created in it, even if there are more than one read returns.
 func TestChangesOfManyOldObjects(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -282,8 +286,9 @@ func TestChangesOfManyOldObjects(t *testing.T) {
 	})
 }
 
-// TestWithoutHistory: of what changes all the time, and of types that are left out, nothing is kept, and it is said. A Node's heartbeats are no
-// changes; its conditions are.
+// TestWithoutHistory: types that change all the time, and types in Except, have no history, and
+// queries of it return ErrNoHistory. A heartbeat of a Node is no change; a changed condition
+// is.
 func TestWithoutHistory(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -331,7 +336,7 @@ func TestWithoutHistory(t *testing.T) {
 		if diff := cmp.Diff([]string{node("4", "10:15", "False"), node("2", "10:05", "True")}, kept(nodes)); diff != "" {
 			t.Error(diff)
 		}
-		// A type whose history ends, and begins again.
+		// The history of a type ends, and starts again.
 		change(deployments, `{"n":1}`, `{"n":2}`)
 		s.KeepHistory(History{Time: time.Hour, Bytes: 1 << 30, Except: []schema.GroupResource{deployments}})
 		change(deployments, `{"n":3}`, `{"n":4}`, `{"n":5}`)
@@ -342,7 +347,7 @@ func TestWithoutHistory(t *testing.T) {
 			t.Error(diff)
 		}
 		held(t, s)
-		// A deleted one of a type without history leaves nothing for ever.
+		// An object that is deleted while its type has no history does not leave rows for ever.
 		s.KeepHistory(History{Time: time.Hour, Bytes: 1 << 30, Except: []schema.GroupResource{deployments}})
 		change(deployments, `{"n":8}`, `{"n":9}`)
 		check(t, s.Write(t.Context(), []Change{{Row: Row{Cluster: "a", Group: "apps", Resource: "deployments", Namespace: "x", Name: "1"}, Delete: true}}))
@@ -356,7 +361,8 @@ func TestWithoutHistory(t *testing.T) {
 	})
 }
 
-// TestLargeRevisions: large states are as small as what changed in them, and are read as they were.
+// TestLargeRevisions: a large state takes only as much space as its changes, and decodes to
+// what it was. Decoding it against the wrong state fails or returns the right result.
 func TestLargeRevisions(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var c compressor
@@ -386,8 +392,8 @@ func TestLargeRevisions(t *testing.T) {
 	}
 }
 
-// TestHistoryIsBounded: what is too old goes, and when the history is too large the oldest; what is asked of it then is refused, and what is left can be
-// read.
+// TestHistoryIsBounded: states that are too old are deleted, and the oldest ones if the history
+// is too large. Queries of a deleted moment return ErrNoHistory. The rest can be read.
 func TestHistoryIsBounded(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -413,7 +419,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		check(t, err)
 		c.now = c.now.Add(DefaultHistory.Time - 5*time.Second)
 		for i := range 5 {
-			check(t, s.SaveCheckpoints(t.Context(), nil)) // time passes, and something is written
+			check(t, s.SaveCheckpoints(t.Context(), nil)) // time passes, with writes
 			c.now = c.now.Add(trimEvery / 4)
 			_ = i
 		}
@@ -448,7 +454,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// TestDropTakesTheHistoryAlong: what is dropped leaves no former states behind.
+// TestDropTakesTheHistoryAlong: DropCluster and DropType also delete the history.
 func TestDropTakesTheHistoryAlong(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -469,7 +475,8 @@ func TestDropTakesTheHistoryAlong(t *testing.T) {
 	})
 }
 
-// TestServerMigrations: databases of each schema before are brought up to date, with what is in them; also where that was cut off.
+// TestServerMigrations: databases of each earlier schema are migrated with their content, even
+// if an earlier migration was interrupted.
 func TestServerMigrations(t *testing.T) {
 	for version := 1; version < len(postgresDialect{}.migrations()); version++ {
 		t.Run(fmt.Sprint(version), func(t *testing.T) { testServerMigrations(t, version) })
@@ -508,7 +515,7 @@ func testServerMigrations(t *testing.T, version int) {
 				check(t, err)
 			}
 		}
-		if d == testenv.MariaDB { // each of its statements is committed by itself
+		if d == testenv.MariaDB { // MariaDB commits each statement separately
 			next := server.dialect.migrations()[version]
 			for _, text := range next[:min(5, len(next))] {
 				_, err = db.ExecContext(t.Context(), text)

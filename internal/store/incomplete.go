@@ -21,11 +21,13 @@ import (
 // of the missing fields, and an index finds such objects. If even the name is refused, nothing is
 // stored.
 
-// IncompleteAnnotation has the names of the missing parts of an object. It is that of the fleet
-// API. Writers remove it from objects of clusters.
+// IncompleteAnnotation is the annotation of a stored object from which the store left a part out.
+// Its value has the names of the missing fields. The fleet API has the same annotation. The mirror
+// removes it from objects of clusters before it writes them.
 const IncompleteAnnotation = "fleet.orrery.dev/incomplete"
 
-// Incomplete has the counts of incompletely stored objects of a type in a cluster.
+// Incomplete counts the objects of a type in a cluster that the database refused: those stored
+// without a part, and those not stored at all.
 type Incomplete struct {
 	Cluster  string
 	Resource schema.GroupResource
@@ -34,7 +36,7 @@ type Incomplete struct {
 }
 
 // Incomplete returns the types with incompletely stored objects, sorted by cluster, group and
-// resource.
+// resource. Missing counts only objects that were refused since the database was opened.
 func (s *Store) Incomplete(ctx context.Context) (out []Incomplete, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.countIncomplete(ctx)
@@ -43,10 +45,12 @@ func (s *Store) Incomplete(ctx context.Context) (out []Incomplete, err error) {
 	return out, err
 }
 
-// incompletePair finds the objects that are stored without a part.
+// incompletePair is the entry in the index of declared fields of each object that is stored without
+// a part.
 var incompletePair = pair{".[incomplete]", "yes"}
 
-// incompleteTerms returns the index terms of a body that is marked as incomplete.
+// incompleteTerms returns incompletePair, for the index, if the body has IncompleteAnnotation.
+// Otherwise it returns nil.
 func incompleteTerms(body []byte) []pair {
 	if !bytes.Contains(body, []byte(IncompleteAnnotation)) {
 		return nil
@@ -62,13 +66,18 @@ func incompleteTerms(body []byte) []pair {
 	return []pair{incompletePair}
 }
 
-// refuses reports whether an error is about one row, and not about the database.
+// refuses reports whether an error of a write is about one row only, so that other rows can be
+// written. Examples are a row that the database refused, a body that is not JSON, and a Secret
+// without a key.
 func (d *database) refuses(err error) bool {
 	return errors.Is(err, errNoJSON) || errors.Is(err, errNoKey) || d.dialect.fault(err) == faultRow
 }
 
-// reduce writes the largest part of a change that the database accepts, after it refused the
-// whole with cause. The caller holds d.mu.
+// reduce writes as much of a change as the database accepts, after it refused the whole change with
+// the error cause. It tries the forms of reductions one after another. rejected is the
+// RejectedError about the row. If no form is accepted, reduce deletes the stored object of that
+// name. It also adds the name to d.incomplete, so that no checkpoint covers the type. err is any
+// other error. The caller holds d.mu.
 func (d *database) reduce(ctx context.Context, c *Change, cause error) (rejected, err error) {
 	about := &RejectedError{Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, Err: cause}
 	if !c.Delete {
@@ -97,8 +106,8 @@ func (d *database) reduce(ctx context.Context, c *Change, cause error) (rejected
 	return about, nil
 }
 
-// complete records that the database accepted a change: a row that it refused under that name is
-// now stored, or gone. The caller holds d.mu.
+// complete records that the database accepted the whole change. An earlier refusal of the object is
+// over, and its name is removed from d.incomplete. The caller holds d.mu.
 func (d *database) complete(c *Change) {
 	if len(d.incomplete) == 0 {
 		return
@@ -109,8 +118,8 @@ func (d *database) complete(c *Change) {
 	}
 }
 
-// forgetIncomplete records that a type of a cluster (kind 0: every type) was deleted. The caller
-// holds d.mu.
+// forgetIncomplete removes the names of refused objects of a type in a cluster, because the type
+// was deleted. kind is the number of the type; 0: all types. The caller holds d.mu.
 func (d *database) forgetIncomplete(cluster string, kind int64) {
 	for at := range d.incomplete {
 		if at.cluster == cluster && (kind == 0 || at.kind == kind) {
@@ -119,8 +128,8 @@ func (d *database) forgetIncomplete(cluster string, kind int64) {
 	}
 }
 
-// countIncomplete reads the counts. It uses the writing connection, because writers call it and
-// must not wait for readers.
+// countIncomplete returns the result of Store.Incomplete. It uses the connection for writes,
+// because writers call it and must not wait for readers. The caller must not hold d.mu.
 func (d *database) countIncomplete(ctx context.Context) ([]Incomplete, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +163,8 @@ func (d *database) countIncomplete(ctx context.Context) ([]Incomplete, error) {
 	return out, nil
 }
 
-// recount counts the objects that are stored without a part. The caller holds d.mu.
+// recount sets d.counted to the number of objects that are stored without a part, for each type in
+// each cluster. The caller holds d.mu.
 func (d *database) recount(ctx context.Context) error {
 	if d.patience > 0 {
 		var cancel context.CancelFunc
@@ -184,7 +194,10 @@ func (d *database) recount(ctx context.Context) error {
 	return nil
 }
 
-// reductions returns the reduced forms of a row, the largest first.
+// reductions returns the reduced forms of a row that the database refused, the largest first. The
+// first has no deeply nested fields, and the second has only the metadata. The third has only the
+// data that is known without the body. The fourth also lacks the labels and the owner. The first
+// two are left out if they reduce nothing, or the body is not JSON.
 func reductions(r *Row) (out []Row) {
 	with := func(body []byte) {
 		if body != nil {
@@ -205,11 +218,13 @@ func reductions(r *Row) (out []Row) {
 	return append(out, bare, unnamed)
 }
 
-// mostMissing is the maximum length of the names of missing fields, in bytes.
+// mostMissing is the maximum length in bytes of the names of missing fields in
+// IncompleteAnnotation. If they are longer, the annotation has a general text.
 const mostMissing = 200
 
-// keepFields returns an object with its metadata and the fields to keep, annotated with the
-// missing ones; nil: none is missing, or the metadata cannot be read.
+// keepFields returns the JSON of an object with only its metadata and the fields for which keep
+// returns true. Its IncompleteAnnotation has the names of the missing fields. It returns nil if no
+// field is missing, or the metadata cannot be read.
 func keepFields(fields map[string]json.RawMessage, keep func(name string, field json.RawMessage) bool) []byte {
 	kept := map[string]any{}
 	var missing []string
@@ -250,7 +265,8 @@ func keepFields(fields map[string]json.RawMessage, keep func(name string, field 
 	return body
 }
 
-// bareBody returns a body with the data that is known without the original one.
+// bareBody returns a body that is made of the row's other data, without the original body, and with
+// these labels.
 func bareBody(r *Row, labels map[string]string) []byte {
 	metadata := map[string]any{
 		"name": r.Name, "uid": r.UID, "resourceVersion": r.ResourceVersion,

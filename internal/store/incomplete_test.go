@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// incompleteMark is what a body says of what is missing; "": nothing is.
+// incompleteMark returns the names of a body's missing parts; "": none is missing.
 func incompleteMark(t *testing.T, body []byte) string {
 	t.Helper()
 	var o struct {
@@ -23,20 +23,22 @@ func incompleteMark(t *testing.T, body []byte) string {
 	return o.Metadata.Annotations[IncompleteAnnotation]
 }
 
-// deepBody is the body of a pod of which one field is nested so deep that SQLite refuses it.
+// deepBody returns the body of a pod with one field that is nested so deeply that SQLite
+// refuses it.
 func deepBody(r Row, levels int) []byte {
 	deep := strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
 	return []byte(strings.Replace(string(r.Body), `"spec":null`, `"spec":{"nodeName":"n1"},"data":`+deep, 1))
 }
 
-// TestRefusedUpdates: an update that the database refuses is stored without the part that it refuses: with its version, labels and event, and a mark
-// that counts; what the object was before, or another object of the name, is not shown as the present.
+// TestRefusedUpdates: an update that the database refuses is stored without the refused part,
+// with its version, labels, event and mark, and is counted. A query never returns the earlier
+// state of the object, or another object of that name, as the current one.
 func TestRefusedUpdates(t *testing.T) {
 	for name, tc := range map[string]struct {
 		body func(r Row) []byte
-		mark string // of all databases, or
-		only string // of SQLite: others take it
-		node bool   // the rest can be searched
+		mark string // in all databases, unless only is set
+		only string // in SQLite; other databases accept the body
+		node bool   // the stored part can be searched
 	}{
 		"Deep":   {body: func(r Row) []byte { return deepBody(r, 1_500) }, only: "data", node: true},
 		"NoJSON": {body: func(Row) []byte { return []byte("no JSON") }, mark: "everything but the name"},
@@ -51,9 +53,9 @@ func TestRefusedUpdates(t *testing.T) {
 				saveType(t, s, "east", pods)
 				web := pod("east", "shop", "web", map[string]string{"v": "1"}, nil)
 				write(t, s, web, pod("east", "shop", "other", nil, nil))
-				f := follower{query: Query{Resource: "pods"}}
-				f.list(t, s)
-				began := f.version
+				w := watcher{query: Query{Resource: "pods"}}
+				w.list(t, s)
+				began := w.version
 
 				update := pod("east", "shop", "web", map[string]string{"v": "2"}, nil)
 				update.ResourceVersion = "8"
@@ -73,8 +75,8 @@ func TestRefusedUpdates(t *testing.T) {
 					if len(page.Rows) != 1 || page.Rows[0].ResourceVersion != version || string(page.Rows[0].UID) != uid || incompleteMark(t, page.Rows[0].Body) != mark {
 						t.Fatalf("web is %d rows: %+v", len(page.Rows), page.Rows)
 					}
-					f.follow(t, s)
-					if got := f.rows[keys(page.Rows)[0]]; got != content(&page.Rows[0]) {
+					w.follow(t, s)
+					if got := w.rows[keys(page.Rows)[0]]; got != content(&page.Rows[0]) {
 						t.Errorf("who follows has %s, a list %s", got, content(&page.Rows[0]))
 					}
 					count := Incomplete{}
@@ -122,7 +124,7 @@ func TestRefusedUpdates(t *testing.T) {
 				is("9", "another", mark)
 				check(t, s.Close())
 				s = openStore(t, at)
-				f.list(t, s)
+				w.list(t, s)
 				is("9", "another", mark)
 
 				whole := pod("east", "shop", "web", map[string]string{"v": "3"}, nil)
@@ -131,11 +133,11 @@ func TestRefusedUpdates(t *testing.T) {
 				is("10", "another", "")
 				put(update)
 				check(t, s.Write(t.Context(), []Change{{Row: update, Delete: true}}))
-				f.follow(t, s)
+				w.follow(t, s)
 				if counted, err := s.Incomplete(t.Context()); err != nil || len(counted) > 0 {
 					t.Errorf("incomplete are %+v, %v", counted, err)
 				}
-				if diff := cmp.Diff([]string{"east/shop/beside", "east/shop/other"}, listed(t, s, f.query)); diff != "" {
+				if diff := cmp.Diff([]string{"east/shop/beside", "east/shop/other"}, listed(t, s, w.query)); diff != "" {
 					t.Error(diff)
 				}
 			})
@@ -143,7 +145,8 @@ func TestRefusedUpdates(t *testing.T) {
 	}
 }
 
-// TestReductions: what is tried of a row that the database refuses, from the most to the least.
+// TestReductions: reductions returns the forms of a refused row that are tried, the largest
+// first.
 func TestReductions(t *testing.T) {
 	r := pod("east", "shop", "web", map[string]string{"v": "1"}, nil)
 	r.Body = deepBody(r, deepest+1)
@@ -168,7 +171,7 @@ func TestReductions(t *testing.T) {
 	}
 }
 
-// TestRefusedNames: an object of which not even the name fits is counted, until it is gone.
+// TestRefusedNames: an object whose name the database refuses is counted until it is deleted.
 func TestRefusedNames(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

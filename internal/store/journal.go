@@ -15,29 +15,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ErrExpired means that the changes since a version are no longer known, or that the version
-// belongs to another database.
+// ErrExpired is the error of Since: the changes since a version are no longer known, or the version
+// belongs to another database. The caller must list again.
 var ErrExpired = errors.New("what changed since that version is not known")
 
-// Version is a state of the store. It consists of a six-digit number for the epoch of the
-// database, and the sequence of the last change in the thirteen digits below. So it is a 63-bit
-// number, as clients expect of resourceVersions. Of two versions of one epoch, the greater is
-// later. Versions of different epochs are not comparable.
+// Version is a state of the store, as a number that clients see as resourceVersion. The upper six
+// digits are a hash of the epoch, the ID of the database. The thirteen digits below are the
+// sequence of the last change. Of two versions of one epoch, the greater is later. Versions of
+// different epochs are not comparable.
 type Version int64
 
 const (
-	sequences = 10_000_000_000_000
-	epochs    = 900_000
+	sequences = 10_000_000_000_000 // factor of the epoch's hash in a Version
+	epochs    = 900_000            // number of different hashes
 )
 
-// versionOf returns the version of a sequence in an epoch.
+// versionOf returns the version of the sequence seq in an epoch, the ID of the database. It
+// contains a hash of the epoch, so two epochs have the same versions only by chance.
 func versionOf(epoch string, seq int64) Version {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(epoch)) // a hash takes everything
 	return Version(int64(1+h.Sum64()%epochs)*sequences + seq)
 }
 
-// ParseVersion parses the result of String.
+// ParseVersion parses the result of Version.String. Any other text is an error, also the same
+// number in another form. It does not check whether the version belongs to the present database.
 func ParseVersion(s string) (Version, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < sequences || n > (epochs+1)*sequences || strconv.FormatInt(n, 10) != s {
@@ -46,16 +48,18 @@ func ParseVersion(s string) (Version, error) {
 	return Version(n), nil
 }
 
-// String returns the version as a resourceVersion.
+// String returns the version as clients see it in resourceVersion: a decimal number, which
+// ParseVersion parses.
 func (v Version) String() string { return strconv.FormatInt(int64(v), 10) }
 
-// At returns the version of another sequence in the same epoch.
+// At returns the version of the sequence seq in the same epoch (database) as v.
 func (v Version) At(seq int64) Version { return v - v%sequences + Version(seq) }
 
 func (v Version) seq() int64 { return int64(v % sequences) }
 
-// Event is one change of one object. A state without Body has only the key, the UID and the
-// labels.
+// Event is one change of one object. Before and After are its states; nil: the object did not
+// exist. A state whose body is empty has only the key, the UID and the labels. Several goroutines
+// may read an event, and none may change it.
 type Event struct {
 	Version       Version
 	Before, After *Row      // nil: the object did not exist before, or does not exist after
@@ -68,35 +72,38 @@ type Event struct {
 const (
 	journalBytes = 32 << 20
 	journalIdle  = 10 * time.Minute
-	// Waiting readers are notified once for all commits of this interval.
+	// journalWindow is the time in which all commits cause only one notification of the readers that
+	// wait for changes.
 	journalWindow   = 50 * time.Millisecond
 	journalOverhead = 500 // bytes of an event besides its bodies
 )
 
-// journal keeps the latest changes in memory for watches. It starts with the first request for a
-// version, and stops after some time without requests.
+// journal keeps the latest changes of objects in memory, for watches. It keeps up to limit bytes,
+// and drops the oldest ones. It is on from the first request for a version until the first commit
+// after journalIdle without requests. It may be used from several goroutines.
 type journal struct {
 	mu     sync.Mutex
 	epoch  string
-	last   int64 // sequence of the last commit
-	from   int64 // later events are all here, except those of types that have lost some
-	used   time.Time
-	on     bool
-	size   int64
-	events []*Event // in the order of the sequence
+	last   int64     // sequence of the last commit
+	from   int64     // it has all events after this sequence, except those that a type has lost
+	used   time.Time // time of the last request
+	on     bool      // the journal records events
+	size   int64     // of the events, in bytes
+	events []*Event  // in the order of the sequence
 	types  map[schema.GroupResource]*typeJournal
 	limit  int64
 	now    func() time.Time
-	ringer *time.Timer
-	due    bool
+	ringer *time.Timer // calls ring
+	due    bool        // ringer is set to call ring
 }
 
-// typeJournal is the part of a journal for one type.
+// typeJournal is the part of the journal for one type: its events, and the channel on which readers
+// wait for new ones.
 type typeJournal struct {
 	events  []*Event
 	lost    int64         // sequence of the last event that was removed
 	changed chan struct{} // closed when there are new events
-	news    bool
+	news    bool          // there are events that changed does not report yet
 }
 
 func newJournal() *journal {
@@ -105,7 +112,9 @@ func newJournal() *journal {
 	return j
 }
 
-// reset starts with another state of a database. Readers of the previous one get ErrExpired.
+// reset empties the journal, for a database with this epoch (ID) and this last sequence. Store.open
+// calls it, because the database may be another one, or in another state. Readers that wait for
+// changes wake up and get ErrExpired.
 func (j *journal) reset(epoch string, seq int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -113,7 +122,8 @@ func (j *journal) reset(epoch string, seq int64) {
 	j.forget()
 }
 
-// forget empties the journal. The caller holds j.mu.
+// forget removes all events and wakes the readers that wait for changes. Their next call of since
+// returns ErrExpired, because changes are missing. The caller holds j.mu.
 func (j *journal) forget() {
 	j.events, j.size, j.from = nil, 0, j.last
 	for _, t := range j.types {
@@ -122,15 +132,18 @@ func (j *journal) forget() {
 	clear(j.types)
 }
 
-// recording reports whether the journal needs events.
+// recording reports whether the journal is on, so that writers must record events.
 func (j *journal) recording() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.on
 }
 
-// commit adds the events of a transaction. It is called in the order of the sequence. recorded is
-// false if the events are unknown.
+// commit adds the events of a committed transaction, sets their versions and times, and notifies
+// readers within journalWindow. seq is the last sequence of the transaction. It is called in the
+// order of the sequences, also for transactions without events. recorded is false if the events are
+// not known; then the journal is emptied. If the journal exceeds its limit, it drops the oldest
+// events.
 func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -170,7 +183,7 @@ func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 	}
 }
 
-// ring notifies the waiting readers.
+// ring wakes the readers that wait for types with new events. The timer ringer calls it.
 func (j *journal) ring() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -183,7 +196,8 @@ func (j *journal) ring() {
 	}
 }
 
-// typeOf returns the journal of a type. The caller holds j.mu.
+// typeOf returns the part of the journal for a type, and creates it if it does not exist. The
+// caller holds j.mu.
 func (j *journal) typeOf(gr schema.GroupResource) *typeJournal {
 	t := j.types[gr]
 	if t == nil {
@@ -193,7 +207,8 @@ func (j *journal) typeOf(gr schema.GroupResource) *typeJournal {
 	return t
 }
 
-// version returns the version of the last commit, and starts the journal from there.
+// version returns the version of the last commit. If the journal is off, it starts, and then has
+// all events after that version.
 func (j *journal) version() Version {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -203,6 +218,9 @@ func (j *journal) version() Version {
 	return versionOf(j.epoch, j.last)
 }
 
+// since returns the events of a type after a version, and the version for the next call. The
+// channel is closed when there are more events. With the error ErrExpired, the version is that of
+// the last commit, and the channel is nil. Store.Since calls it.
 func (j *journal) since(gr schema.GroupResource, after Version) ([]*Event, Version, <-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -226,7 +244,8 @@ func (e *Event) row() *Row {
 	return e.Before
 }
 
-// of completes the versions, which are only sequences until the commit.
+// of sets the complete versions of an event and of its rows. Until the commit they are only
+// sequences, without the epoch of the database.
 func (e *Event) of(epoch string) {
 	e.Version = versionOf(epoch, int64(e.Version))
 	for _, r := range []*Row{e.Before, e.After} {
@@ -250,7 +269,10 @@ func (e *Event) bytes() int64 {
 	return n
 }
 
-// Version returns the version of the last commit. Since returns the changes after it.
+// Version returns the version of the last commit, from which Since continues. If the journal of
+// changes is off, Version starts it; changes before that are unknown. The journal stops after ten
+// minutes without a call of Version, List or Since. The error is an ErrUnavailable if no database
+// is open.
 func (s *Store) Version(ctx context.Context) (v Version, err error) {
 	err = s.do(ctx, func(*database) error {
 		v = s.journal.version()
@@ -259,14 +281,18 @@ func (s *Store) Version(ctx context.Context) (v Version, err error) {
 	return v, err
 }
 
-// Since returns the changes of a type after a version, in order, and the version that they reach.
-// The channel is closed when there are more. The caller must not change the events. ErrExpired:
-// some changes are unknown, and the type must be listed again.
+// Since returns the changes of a type after a version, in all clusters and in order. It returns at
+// once, also without changes. now is the version for the next call. The channel more is closed when
+// there are further changes, or when they are no longer known. The caller must not change the
+// events. The error is ErrExpired if some of the changes are unknown. The caller must then list the
+// type again.
 func (s *Store) Since(gr schema.GroupResource, after Version) (events []*Event, now Version, more <-chan struct{}, err error) {
 	return s.journal.since(gr, after)
 }
 
-// tell records an event, which is published after the commit. The caller holds d.mu.
+// tell records the event of a change of the object o at the place p. The event reaches readers of
+// the journal after the commit. tell records nothing while the journal is off, or if the row only
+// repeats the state that the journal published last. The caller holds d.mu.
 func (w *writer) tell(p place, o *object) {
 	if !w.recording || o.row != nil && o.id != 0 && w.repeats(p, o.row) {
 		return
@@ -276,7 +302,9 @@ func (w *writer) tell(p place, o *object) {
 	if o.id != 0 {
 		e.Before = w.before(p, o)
 		if e.Before.Changed = e.Version; o.replaced {
-			e.Before.Changed-- // a reader that has seen only the deletion gets both when it asks again
+			// Both events of the change have the same sequence. A reader that has seen only the deletion
+			// gets both when it asks again.
+			e.Before.Changed--
 		}
 	}
 	if o.row != nil {
@@ -284,10 +312,12 @@ func (w *writer) tell(p place, o *object) {
 		after.Changed, after.Note = e.Version, ""
 		e.After = &after
 	}
-	w.told = append(w.told, e)
+	w.events = append(w.events, e)
 }
 
-// before returns the known part of the state that a change ends.
+// before returns the state of an object before a change, for Event.Before. p is the key of the
+// object. If the writer has not read the state (o.state is nil), the row has only the key, the UID
+// and the labels. The row is never nil.
 func (w *writer) before(p place, o *object) *Row {
 	gr := w.gr(p.kind)
 	r := &Row{Cluster: p.cluster, Group: gr.Group, Resource: gr.Resource, Namespace: p.namespace, Name: p.name, UID: o.stored, Labels: o.labels}

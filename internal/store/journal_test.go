@@ -15,53 +15,55 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// follower keeps what a query selects, as a client does: from a list, and what changed since.
-type follower struct {
+// watcher has the rows that a query selects, as a watching client does: from a list and the
+// later events.
+type watcher struct {
 	query   Query
-	rows    map[string]string // what each has of its content
+	rows    map[string]string // contents by key
 	version Version
 }
 
-func (f *follower) list(t *testing.T, s *Store) {
+func (w *watcher) list(t *testing.T, s *Store) {
 	t.Helper()
-	page, err := s.List(t.Context(), f.query)
+	page, err := s.List(t.Context(), w.query)
 	check(t, err)
-	f.rows, f.version = map[string]string{}, page.Version
+	w.rows, w.version = map[string]string{}, page.Version
 	for i := range page.Rows {
-		f.rows[keys(page.Rows[i : i+1])[0]] = content(&page.Rows[i])
+		w.rows[keys(page.Rows[i : i+1])[0]] = content(&page.Rows[i])
 	}
 }
 
 func content(r *Row) string { return string(r.UID) + r.ResourceVersion + string(r.Body) }
 
-// follow takes what changed since.
-func (f *follower) follow(t *testing.T, s *Store) {
+// follow applies the events since the last version.
+func (w *watcher) follow(t *testing.T, s *Store) {
 	t.Helper()
-	events, now, _, err := s.Since(pods, f.version)
+	events, now, _, err := s.Since(pods, w.version)
 	check(t, err)
 	for _, e := range events {
-		if e.Version <= f.version {
-			t.Fatalf("an event of %s after %s", e.Version, f.version)
+		if e.Version <= w.version {
+			t.Fatalf("an event of %s after %s", e.Version, w.version)
 		}
-		before, after := e.Before != nil && f.query.Selects(e.Before), e.After != nil && f.query.Selects(e.After)
+		before, after := e.Before != nil && w.query.Selects(e.Before), e.After != nil && w.query.Selects(e.After)
 		key := keys([]Row{*e.row()})[0]
-		if _, has := f.rows[key]; has && !before {
+		if _, has := w.rows[key]; has && !before {
 			t.Fatalf("%s: what is selected was not, before it changed", key)
 		}
-		if delete(f.rows, key); after {
-			f.rows[key] = content(e.After)
+		if delete(w.rows, key); after {
+			w.rows[key] = content(e.After)
 		}
 	}
-	f.version = now
+	w.version = now
 }
 
-// TestSince: who lists and then takes what changed since has what a list has, at any moment and with any query, also of clusters and types
-// that are dropped and of objects that are replaced.
+// TestSince: a client that lists once and then applies events always has the same rows as a new
+// list, for all kinds of queries, even if clusters or types are dropped and objects are
+// replaced.
 func TestSince(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
 		random := rand.New(rand.NewPCG(3, 4))
-		var followers []*follower
+		var watchers []*watcher
 		for _, q := range []Query{
 			{},
 			{Labels: selector(t, "app=web")},
@@ -75,11 +77,11 @@ func TestSince(t *testing.T) {
 			{Fields: []FieldRequirement{{Path: "metadata.name", Operator: selection.NotEquals, Value: "1"}}},
 		} {
 			q.Resource = "pods"
-			f := &follower{query: q}
-			f.list(t, s)
-			followers = append(followers, f)
+			w := &watcher{query: q}
+			w.list(t, s)
+			watchers = append(watchers, w)
 		}
-		seen := make([]bool, len(followers))
+		seen := make([]bool, len(watchers))
 		for step := range 150 {
 			switch random.IntN(30) {
 			case 0:
@@ -95,15 +97,15 @@ func TestSince(t *testing.T) {
 				changes = append(changes, Change{Row: r, Delete: random.IntN(5) == 0})
 			}
 			check(t, s.Write(t.Context(), changes))
-			for i, f := range followers {
-				if random.IntN(3) == 0 { // others take several steps at once
+			for i, w := range watchers {
+				if random.IntN(3) == 0 { // it gets the events of several steps at once later
 					continue
 				}
-				f.follow(t, s)
-				now := follower{query: f.query}
+				w.follow(t, s)
+				now := watcher{query: w.query}
 				now.list(t, s)
-				if !maps.Equal(f.rows, now.rows) {
-					t.Fatalf("step %d, query %d: has %v, and there are %v", step, i, slices.Sorted(maps.Keys(f.rows)), slices.Sorted(maps.Keys(now.rows)))
+				if !maps.Equal(w.rows, now.rows) {
+					t.Fatalf("step %d, query %d: has %v, and there are %v", step, i, slices.Sorted(maps.Keys(w.rows)), slices.Sorted(maps.Keys(now.rows)))
 				}
 				seen[i] = seen[i] || len(now.rows) > 0
 			}
@@ -114,7 +116,8 @@ func TestSince(t *testing.T) {
 	})
 }
 
-// TestExpired: what is not known any more is refused, and never answered in part.
+// TestExpired: if some events after a version are unknown, Since returns ErrExpired and no
+// events.
 func TestExpired(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	now := time.Unix(1_700_000_000, 0)
@@ -166,7 +169,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestVersions: versions are numbers that clients can compare, and nothing else is one.
+// TestVersions: versions are numbers that clients can compare. ParseVersion refuses everything
+// else.
 func TestVersions(t *testing.T) {
 	v := versionOf("epoch", 41)
 	if parsed, err := ParseVersion(v.At(42).String()); err != nil || parsed != v+1 || parsed.seq() != 42 {

@@ -4,9 +4,9 @@ import (
 	"slices"
 )
 
-// strip removes the data of a cluster's Secrets for which keep is false from the events in
-// memory. So a resumed watch gets only their metadata. Events are replaced, not changed, because
-// other goroutines may read them.
+// strip removes the data of Secrets of a cluster from the events of the journal, if keep returns
+// false for a Secret. A watch that continues then gets only the metadata of these Secrets. KeepData
+// calls it. Events are replaced, not changed, because other goroutines may read them.
 func (j *journal) strip(cluster string, keep func(namespace string, labels map[string]string) bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -43,7 +43,8 @@ func (j *journal) strip(cluster string, keep func(namespace string, labels map[s
 	t.events, j.events = swap(t.events), swap(j.events)
 }
 
-// withoutData returns a Secret without its data; r itself if the data is kept or there is none.
+// withoutData returns a copy of a Secret whose body has only the metadata. It returns r itself if
+// keep returns true, the body has no data, or r is nil. A body that is not JSON is removed.
 func withoutData(r *Row, keep func(namespace string, labels map[string]string) bool) *Row {
 	if r == nil || len(r.Body) == 0 || keep(r.Namespace, r.Labels) {
 		return r

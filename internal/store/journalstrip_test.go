@@ -9,8 +9,9 @@ import (
 	"orrery.dev/orrery/internal/seal"
 )
 
-// TestDataLeavesTheJournal: the data of Secrets that is not to be kept is in no event that is told from then on: not of what was written, changed or deleted, and
-// also when nothing of it is in the database any more. Events of other Secrets, clusters and types are as they were.
+// TestDataLeavesTheJournal: after KeepData no event contains data of Secrets that must not be
+// kept: no event of a created, changed or deleted Secret, even if the database has no such data
+// any more. Events of other Secrets, clusters and types do not change.
 func TestDataLeavesTheJournal(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := withKeys(t, at, sealingKeys(t, seal.New()))
@@ -22,7 +23,7 @@ func TestDataLeavesTheJournal(t *testing.T) {
 		write(t, s, secret("goes", "new", "1", hush), secret("stays", "new", "1", hush), elsewhere)
 		write(t, s, secret("goes", "changed", "2", hush+"!"), pod("a", "goes", "web", nil, map[string]any{"secret": hush}))
 		check(t, s.Write(t.Context(), []Change{{Row: secret("goes", "deleted", "1", ""), Delete: true}}))
-		told := func() (out []string) {
+		published := func() (out []string) {
 			t.Helper()
 			events, _, _, err := s.Since(secrets, began)
 			check(t, err)
@@ -40,16 +41,16 @@ func TestDataLeavesTheJournal(t *testing.T) {
 			}
 			return out
 		}
-		before := told()
+		before := published()
 		if n := strings.Count(strings.Join(before, "\n"), "has data"); n != 6 {
-			t.Fatalf("%d states with data are told of, want 6: %q", n, before)
+			t.Fatalf("%d states with data are published, want 6: %q", n, before)
 		}
 		_, err = s.KeepData(t.Context(), "a", func(namespace string, _ map[string]string) bool { return namespace == "stays" })
 		check(t, err)
 		want := []string{
 			"a/goes/new", "a/stays/new after has data", "b/goes/elsewhere after has data", "a/goes/changed", "a/goes/deleted",
 		}
-		if diff := cmp.Diff(want, told()); diff != "" {
+		if diff := cmp.Diff(want, published()); diff != "" {
 			t.Error(diff)
 		}
 
@@ -58,7 +59,7 @@ func TestDataLeavesTheJournal(t *testing.T) {
 		check(t, err)
 		want = append(want, "a/stays/new")
 		want[1] = "a/stays/new"
-		if diff := cmp.Diff(want, told()); diff != "" {
+		if diff := cmp.Diff(want, published()); diff != "" {
 			t.Errorf("when nothing is kept: %s", diff)
 		}
 		s.journal.mu.Lock()

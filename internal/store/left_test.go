@@ -11,8 +11,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// TestLeft: what has the mark of what a hub left is found by its annotation, whatever else has the
-// text in it, of each type, and after an upgrade; it is not any more when the mark goes.
+// TestLeft: an index finds objects of any type with LeftAnnotation, also after an upgrade.
+// Objects that have its text elsewhere, or no longer have the annotation, are not found.
 func TestLeft(t *testing.T) {
 	if LeftAnnotation != workv1alpha2.OrphanAnnotation {
 		t.Errorf("%s is not %s", LeftAnnotation, workv1alpha2.OrphanAnnotation)
@@ -45,7 +45,7 @@ func TestLeft(t *testing.T) {
 		for _, resource := range []string{"pods", "secrets", "configmaps"} {
 			find(resource, "a/x/labelled", "a/x/left")
 		}
-		// As an earlier version wrote it.
+		// The state that an earlier version wrote, without the index entries.
 		for _, text := range []string{"DELETE FROM label WHERE label_key = '.[left]'", "UPDATE object SET terms = '[]'", "UPDATE epoch SET terms = 5"} {
 			_, err := s.db.write.ExecContext(t.Context(), text)
 			check(t, err)

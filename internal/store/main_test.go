@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// onEach runs a test in an empty database of each kind, side by side: it must be the last thing
-// that its caller does. openStore opens what it is given.
+// onEach runs a test in an empty database of each kind, in parallel. Its caller must do nothing
+// after it. openStore opens the path or DSN that the test gets.
 func onEach(t *testing.T, test func(t *testing.T, at string)) {
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
@@ -28,7 +28,7 @@ func onEach(t *testing.T, test func(t *testing.T, at string)) {
 	onServers(t, func(t *testing.T, _ *testenv.Database, at string) { test(t, at) })
 }
 
-// onServers runs a test in an empty database of each server, side by side, as onEach does.
+// onServers is onEach for the database servers alone.
 func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at string)) {
 	for _, d := range []*testenv.Database{testenv.PostgreSQL, testenv.MariaDB} {
 		t.Run(d.Name, func(t *testing.T) {
@@ -38,8 +38,9 @@ func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at str
 	}
 }
 
-// open opens a store with one reader that renews no claim, unless an option says otherwise: a
-// request that holds a connection and waits for another never ends, and a test says what is written.
+// open opens a store that never renews its claim and has one reader, unless an option changes
+// that. With one reader, a request that holds a connection and waits for another one never
+// ends. Without renewals, only the test's own calls write.
 func open(t testing.TB, at string, options ...Option) (*Store, error) {
 	options = append([]Option{withReaders(1), ticking(nil)}, options...)
 	if strings.Contains(at, "://") {

@@ -8,18 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// Pattern requires that the name or the namespace of an object matches one of the globs or, with
-// Not, none of them.
+// Pattern is a requirement of a query on the name or the namespace of an object: it matches one of
+// the globs or, with Not, none of them. There must be at least one glob.
 type Pattern struct {
 	Namespace bool // applies to the namespace instead of the name
 	Globs     []Glob
 	Not       bool
 }
 
-// Glob is a list of texts with any characters between them. A single text must match completely.
+// Glob is a pattern for a text: the texts that it must contain, in this order, with any characters
+// between them. The text must begin with the first element and end with the last one; "" as an
+// element matches anything. A Glob of one element matches only that text. A Glob must not be empty.
+// The pattern web-*-a is {"web-", "-a"}.
 type Glob []string
 
-// Matches reports whether a text matches the glob.
+// Matches reports whether the whole text matches the glob. g must not be empty.
 func (g Glob) Matches(text string) bool {
 	rest, ok := strings.CutPrefix(text, g[0])
 	if !ok || len(g) == 1 {
@@ -35,20 +38,22 @@ func (g Glob) Matches(text string) bool {
 	return strings.HasSuffix(rest, g[len(g)-1])
 }
 
-// Slim has requirements that are evaluated without the body. The zero value has none.
+// Slim has the requirements of a query that are evaluated without the body of an object: on names,
+// creation times, words, and values of declared fields. The zero value has none.
 type Slim struct {
 	Patterns []Pattern
-	// Mentions has lists of texts. Of each list, one text must occur in the values of the
-	// declared fields, in the format of Mention. This excludes most objects without a value, but
-	// does not prove that an object has the value.
+	// Mentions has lists of texts. For each list, the values of an object's declared (indexed) fields
+	// must contain one of the texts. The function Mention formats a value for that. This excludes most
+	// objects that lack the value, but does not prove that an object has it.
 	Mentions [][]string
 	// CreatedFrom and CreatedBefore limit the creation time, to the second; zero: no bound.
 	CreatedFrom, CreatedBefore time.Time
 	Texts                      []FullText
 }
 
-// Mention returns the format in which declared fields store a part of a value, or with whole a
-// complete value.
+// Mention returns a text for Slim.Mentions that finds a value of a declared field. With whole, text
+// is the complete value, and the result is in quotes. Otherwise text is a part of the value, and
+// the result has no quotes. Characters are escaped as in JSON, in which the values are stored.
 func Mention(text string, whole bool) string {
 	quoted := list(text)
 	if whole {
@@ -58,18 +63,19 @@ func Mention(text string, whole bool) string {
 }
 
 type (
-	// globs holds if a column matches one of the globs; with not, if it matches none.
+	// globs is the condition that a column matches one of the globs; with not, that it matches none.
 	globs struct {
 		column string
 		of     []Glob
 		not    bool
 	}
-	// createdBetween holds if the object was created at from or later, and before before, in
-	// seconds; 0: no bound.
+	// createdBetween is the condition that an object was created at from or later, and before before,
+	// in Unix seconds. 0 is no bound. An object without a creation time does not satisfy it.
 	createdBetween struct{ from, before int64 }
 )
 
-// conditions translates the requirements.
+// conditions translates the requirements to conditions of a plan. The error is an ErrSelector for a
+// text that no object can have: invalid UTF-8, or with a zero byte.
 func (m Slim) conditions() (out []condition, err error) {
 	add := func(column string, of []Glob, not bool) {
 		for _, g := range of {
@@ -99,11 +105,12 @@ func (m Slim) conditions() (out []condition, err error) {
 		out = append(out, createdBetween{from, before})
 	}
 	for _, t := range m.Texts {
-		out = append(out, proseHas(t))
+		out = append(out, hasFullText(t))
 	}
 	return out, err
 }
 
+// unix returns a time in Unix seconds, and 0 for the zero time.
 func unix(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -111,7 +118,9 @@ func unix(t time.Time) int64 {
 	return t.Unix()
 }
 
-// selects reports whether a row satisfies the requirements.
+// selects reports whether a row satisfies the requirements. If r has no body, only the patterns are
+// compared, and the others count as satisfied. A row without a creation time does not satisfy a
+// bound on that time.
 func (m Slim) selects(gr groupResource, r *Row) bool {
 	for _, p := range m.Patterns {
 		text := r.Name
@@ -123,7 +132,7 @@ func (m Slim) selects(gr groupResource, r *Row) bool {
 		}
 	}
 	if r.Body == nil {
-		return true // no more is known
+		return true // the row has no data for the other requirements
 	}
 	if len(m.Mentions) > 0 {
 		terms := encodeTerms(termsOf(gr, r.Body))
@@ -172,7 +181,8 @@ func (c createdBetween) write(s *statement) {
 	}
 }
 
-// like uses GLOB, which compares bytes. LIKE of SQLite does not.
+// like writes the condition that the column matches the glob. It uses GLOB, because LIKE of SQLite
+// ignores case.
 func (sqliteDialect) like(s *statement, column string, g Glob) {
 	s.sql(column + " GLOB ").arg(joined(g, "*", strings.NewReplacer("*", "[*]", "?", "[?]", "[", "[[]")))
 }
@@ -181,7 +191,7 @@ func (postgresDialect) like(s *statement, column string, g Glob) { likeEscaped(s
 
 func (mysqlDialect) like(s *statement, column string, g Glob) { likeEscaped(s, column, g) }
 
-// likeEscaped is the implementation for PostgreSQL and MySQL.
+// likeEscaped writes, with LIKE, that the column matches the glob, for PostgreSQL and MySQL.
 func likeEscaped(s *statement, column string, g Glob) {
 	s.sql(column + " LIKE ").arg(joined(g, "%", strings.NewReplacer("%", "!%", "_", "!_", "!", "!!"))).sql(" ESCAPE '!'")
 }

@@ -23,11 +23,12 @@ import (
 
 const (
 	millionClusters   = 50
-	millionNamespaces = 100 // of each cluster
+	millionNamespaces = 100 // per cluster
 )
 
-// inhabitant is one object of a large fleet, by its number: of ten in a row four are pods, two ReplicaSets, one a Deployment and three ConfigMaps. Their
-// bodies have about 2 KB, pods and what makes them four labels.
+// inhabitant returns object number i of a large fleet. Of ten consecutive numbers of a cluster
+// four are pods, two ReplicaSets, one a Deployment and three ConfigMaps. Bodies have about 2
+// KB. All but ConfigMaps have four labels.
 func inhabitant(i, version int) Row {
 	cluster, n := fmt.Sprintf("cluster-%02d", i%millionClusters), i/millionClusters
 	app, part := n/10, n%10
@@ -76,7 +77,8 @@ func inhabitant(i, version int) Row {
 	return r
 }
 
-// inOrder are the numbers of the objects in the order in which clusters list them: one cluster and type after another, by namespace.
+// inOrder returns the numbers of the objects in the order in which clusters list them: by
+// cluster, type and namespace.
 func inOrder(objects int) []int {
 	out := make([]int, 0, objects)
 	apps := (objects + 10*millionClusters - 1) / (10 * millionClusters)
@@ -96,15 +98,17 @@ func inOrder(objects int) []int {
 	return out
 }
 
-// BenchmarkMillion fills a store with OBJECTS objects of 50 clusters, beside bare inserts of every fifth batch into the same tables of another database,
-// in turn, and reports for each class of query what SQL takes, p50 and p95 in ms; then the same objects are put into the table of
-// Clusterpedia, in the same database, and its queries are run. Then 3,000 objects change each second, for STEADY seconds; then the store is opened again. A
-// directory STORE keeps that of SQLite, for BenchmarkFleet of package search.
+// BenchmarkMillion fills a store with OBJECTS objects of 50 clusters. In between it inserts
+// every fifth batch into the same tables of another database, without a store (bare). For each
+// class of queries it reports the p50 and p95 in milliseconds. It then puts the same objects
+// into the table of Clusterpedia in the same database, and runs Clusterpedia's queries.
+// Afterwards 3,000 objects change each second, for STEADY seconds, and the store is opened
+// again. A directory STORE keeps the database of SQLite, for BenchmarkFleet of package search.
 func BenchmarkMillion(b *testing.B) {
 	b.Run("SQLite", func(b *testing.B) {
 		kept := os.Getenv("STORE")
 		benchmarkMillion(b, peerSQLite, func() string {
-			defer func() { kept = "" }() // the first is the store
+			defer func() { kept = "" }() // the first call is for the store
 			return cmp.Or(kept, b.TempDir())
 		})
 	})
@@ -173,11 +177,12 @@ func benchmarkMillion(b *testing.B, peer peer, create func() string) {
 	}
 }
 
-// fill writes the objects into the store, and barely into another.
+// fill writes the objects into the store, and every fifth batch without a store into another
+// database.
 func fill(b *testing.B, s *Store, at string, objects int) {
 	b.Helper()
 	plain := openStore(b, at)
-	for i := range 10 * millionClusters { // its clusters and types
+	for i := range 10 * millionClusters { // store all clusters and types
 		if r := inhabitant(i, 1); i%millionClusters == 0 || i < millionClusters {
 			write(b, plain, r)
 			if err := plain.Write(b.Context(), []Change{{Row: r, Delete: true}}); err != nil {
@@ -217,7 +222,7 @@ func fill(b *testing.B, s *Store, at string, objects int) {
 	b.ReportMetric(float64(objects)/inserted.Seconds(), "new/s")
 	b.ReportMetric(float64(lates)/late.Seconds(), "new-at-the-end/s")
 	b.ReportMetric(float64(objects)/inserted.Seconds()*bare.Seconds()/float64(bares), "new/bare")
-	for _, table := range []string{"object", "body", "label"} { // the room is needed
+	for _, table := range []string{"object", "body", "label"} { // free the space
 		text := "TRUNCATE TABLE " + table
 		if plain.server == nil {
 			text = "DELETE FROM " + table
@@ -238,7 +243,7 @@ func fill(b *testing.B, s *Store, at string, objects int) {
 	}
 }
 
-// settle does what a server's housekeeping does some time after such a load.
+// settle runs the maintenance that a server does some time after such a load.
 func settle(b *testing.B, d *database, p peer) {
 	b.Helper()
 	for _, text := range p.settle {
@@ -248,7 +253,8 @@ func settle(b *testing.B, d *database, p peer) {
 	}
 }
 
-// report runs something some times, and no longer than about a while if there is one, and reports what it took.
+// report calls run several times and reports the durations. It stops early after about while,
+// unless that is 0.
 func report(b *testing.B, who, name string, times int, while time.Duration, run func(i int)) {
 	b.Helper()
 	var took []time.Duration
@@ -263,7 +269,7 @@ func report(b *testing.B, who, name string, times int, while time.Duration, run 
 	b.ReportMetric(ms(0.95), who+name+":p95-ms")
 }
 
-// phrases are queries for a phrase.
+// phrases returns a function that returns the ith query for a phrase.
 func phrases(b *testing.B, phrase func(i int) (text string, prefix bool)) func(i int) Query {
 	b.Helper()
 	return func(i int) Query {
@@ -275,7 +281,8 @@ func phrases(b *testing.B, phrase func(i int) (text string, prefix bool)) func(i
 	}
 }
 
-// class is a class of queries: the ith of ours, and the ith of the peer, if it has one.
+// class is a class of queries. run makes the ith query to the store. peer returns the ith query
+// to Clusterpedia; nil: it has no such query.
 type class struct {
 	name string
 	run  func(b *testing.B, s *Store, i int)
@@ -360,7 +367,8 @@ func classes(b *testing.B, objects int) []class {
 		listOf("order-cluster-down", func(int) Query { return Query{Order: orderOf(b, OrderColumn{"cluster", true})} }, nil),
 		listOf("order-sorted", func(int) Query { return Query{Order: orderOf(b, OrderColumn{"namespace", false})} }, nil),
 		listOf("offset-10000", func(i int) Query { return Query{Offset: MostOffset - i} }, func(i int) peerQuery { return peerQuery{offset: MostOffset - i, limit: 50} }),
-		listOf("owner-seniority-2", func(i int) Query { // what a Deployment's ReplicaSets own
+		// Objects that a Deployment's ReplicaSets own.
+		listOf("owner-seniority-2", func(i int) Query {
 			return Query{OwnerUID: inhabitant((i*7919%apps*10+6)*millionClusters+i%millionClusters, 1).UID, OwnerSteps: 1, Clusters: []string{fmt.Sprintf("cluster-%02d", i%millionClusters)}}
 		}, nil),
 		listOf("field-of-list", func(i int) Query {
@@ -420,7 +428,9 @@ func selected(b *testing.B, s *Store, q Query) []Row {
 	return page.Rows
 }
 
-// steady changes 3,000 objects a second, and reports how many were waiting at most and at the end. The changes are made beside it, as they are in clusters.
+// steady changes 3,000 objects a second, and reports how many changes waited at most and at the
+// end. Another goroutine makes the changes, as clusters do, at a rate that does not depend on
+// the store.
 func steady(b *testing.B, s *Store, objects int, d time.Duration) {
 	b.Helper()
 	const rate, batch = 3000, 500
@@ -429,7 +439,8 @@ func steady(b *testing.B, s *Store, objects int, d time.Duration) {
 	made := make(chan Change, batch)
 	go func() {
 		defer close(made)
-		random, version := rand.New(rand.NewPCG(1, 2)), int(start.Unix()) // another each time: what does not change is not written
+		// Versions differ between calls, since unchanged objects are not written.
+		random, version := rand.New(rand.NewPCG(1, 2)), int(start.Unix())
 		for n := 0; time.Since(start) < d; n++ {
 			for n >= due() && time.Since(start) < d {
 				time.Sleep(time.Millisecond)
@@ -465,7 +476,8 @@ func steady(b *testing.B, s *Store, objects int, d time.Duration) {
 	b.ReportMetric(float64(due()-done), "steady-waiting-at-the-end")
 }
 
-// BenchmarkSteady is the last part of BenchmarkMillion alone, on the store that it left in the directory STORE: OBJECTS of it change for STEADY seconds.
+// BenchmarkSteady is the last part of BenchmarkMillion, on the store that it left in the
+// directory STORE: OBJECTS of its objects change for STEADY seconds.
 func BenchmarkSteady(b *testing.B) {
 	if os.Getenv("STORE") == "" {
 		b.Skip("STORE names no directory: BenchmarkMillion fills one")
@@ -481,10 +493,11 @@ func benchmarkSteady(b *testing.B, filled func() string) {
 	}
 }
 
-// peer is how Clusterpedia keeps objects in a kind of database, with the indexes that it has, and how it asks for paths of them.
+// peer has the types with which Clusterpedia stores objects in a kind of database, and its
+// expression for a path in an object.
 type peer struct {
-	kind   string // of the object's column
-	text   string // of others
+	kind   string // type of the column with the object
+	text   string // type of other columns
 	path   func(keys ...string) string
 	settle []string
 }
@@ -497,7 +510,7 @@ var (
 	peerMariaDB = peer{"JSON", "varchar(253)", func(keys ...string) string { return "JSON_UNQUOTE(JSON_EXTRACT(object, '" + pathOf(keys) + "'))" }, nil}
 )
 
-// peerQuery is what Clusterpedia is asked; of pods.
+// peerQuery is a query of pods in Clusterpedia.
 type peerQuery struct {
 	label, field, value, name, namespace, cluster, owner string
 	newest, count                                        bool
@@ -557,7 +570,7 @@ func (p peer) fill(b *testing.B, d *database, objects int) {
 		"CREATE INDEX idx_group_version_resource_name ON resources (grp, version, resource, name)",
 		"CREATE INDEX idx_cluster ON resources (cluster)",
 	} {
-		if p.text != "text" && p.text != "TEXT" { // its keys are longer than InnoDB's may be
+		if p.text != "text" && p.text != "TEXT" { // InnoDB limits the length of keys
 			text = strings.NewReplacer("grp,", "grp(63),", "version,", "version(31),", "resource,", "resource(63),", "cluster,", "cluster(63),", "namespace,", "namespace(63),").Replace(text)
 		}
 		if _, err := d.write.ExecContext(b.Context(), text); err != nil {

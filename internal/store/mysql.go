@@ -37,13 +37,16 @@ func (mysqlDialect) in(s *statement, expression string, values []string) {
 	s.sql(")")
 }
 
-// labelValue compares bytes, like columns of identifiers. Text comparison would ignore blanks at
-// the end.
+// labelValue writes the value of a label as binary, so that comparisons compare bytes, as for
+// columns of names. A comparison of texts would ignore blanks at the end. The value is NULL if the
+// object lacks the label.
 func (mysqlDialect) labelValue(s *statement, key string) {
 	s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(pathOf([]string{key})).sql(")) AS BINARY)")
 }
 
-// labelCompare uses decimals, which have space for all digits of a label.
+// labelCompare writes the condition that a label is a number greater, or less, than the bound. It
+// converts the label to a decimal of 65 digits, because a label may have more digits than an
+// integer type.
 func (mysqlDialect) labelCompare(s *statement, c labelCompare) {
 	path := pathOf([]string{c.key})
 	number := func() { s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(path).sql(")) AS DECIMAL(65))") }
@@ -85,7 +88,8 @@ func (d mysqlDialect) there(s *statement, element int, path FieldPath) {
 	s.sql("coalesce(JSON_TYPE(JSON_EXTRACT(" + d.element(element) + ", ").arg(stepsOf(path)).sql(")), 'NULL') <> 'NULL'")
 }
 
-// elements extracts the list before JSON_TABLE, whose path cannot be a parameter.
+// elements writes a JSON_TABLE of the elements of the list at path in the element. JSON_EXTRACT
+// extracts the list first, because the path of JSON_TABLE cannot be a parameter.
 func (d mysqlDialect) elements(s *statement, element int, path FieldPath) {
 	of, steps := d.element(element), stepsOf(path)
 	s.sql("JSON_TABLE(CASE JSON_TYPE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) WHEN 'ARRAY' THEN JSON_EXTRACT(" + of + ", ").arg(steps).
@@ -97,13 +101,15 @@ func (mysqlDialect) has(s *statement, column, text string) {
 }
 
 func (d mysqlDialect) word(s *statement, kind int64, one words.Word) bool {
-	d.prose(s, kind, [][]words.Word{{one}})
+	d.fullText(s, kind, [][]words.Word{{one}})
 	return true
 }
 
-// prose joins the entries of all clauses in the table word. The server selects the rarest one by
-// its index. An object with several words of the same prefix is returned several times.
-func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
+// fullText writes a query for the objects of a type that have one word of each clause. It joins the
+// table word with itself, once for each clause. The server begins with the rarest word, which it
+// finds with the index. The query returns an object several times if the object has several words
+// with the same prefix.
+func (mysqlDialect) fullText(s *statement, kind int64, clauses [][]words.Word) {
 	s.sql("SELECT w0.object FROM word w0")
 	for i := range clauses[1:] {
 		s.sql(fmt.Sprintf(" JOIN word w%d ON w%[1]d.type = w0.type AND w%[1]d.object = w0.object", i+1))
@@ -124,8 +130,9 @@ func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	}
 }
 
-// grams reads the names of the type, from an index that has only keys. MariaDB has no index for
-// parts of texts.
+// grams writes a query for the objects whose names contain all texts. It reads all names of the
+// type, because MariaDB has no index for parts of texts. It reads only the index object_name, not
+// the rows. The result is always true.
 func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
 	s.sql("SELECT o.id FROM object o FORCE INDEX (object_name) WHERE o.type = ").arg(kind)
 	for _, text := range texts {
@@ -137,7 +144,8 @@ func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
 
 func (mysqlDialect) ready(context.Context, connection) error { return nil }
 
-// list first selects the small rows of the page, and then reads their bodies.
+// list writes the statement for the rows of a page. An inner query selects the rows without bodies,
+// and the bodies of only these rows are joined. So the server sorts small rows.
 func (d mysqlDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
@@ -152,7 +160,8 @@ func (d mysqlDialect) count(s *statement, p *plan) {
 
 func (d mysqlDialect) named() string { return d.leading(&plan{index: byName}) }
 
-// leading returns the leading table with its index.
+// leading returns the table that the server reads first, for FROM. It has the alias that plan.alias
+// returns, and a hint to use the index of the plan.
 func (mysqlDialect) leading(p *plan) string {
 	switch p.index {
 	case byPair:
@@ -174,8 +183,8 @@ func (mysqlDialect) leading(p *plan) string {
 	}
 }
 
-// from writes the FROM and WHERE clause. Comparisons of rows are expanded, because only these
-// become ranges of an index, which are read in order.
+// from writes the FROM and WHERE clause of a plan. It writes (a, b) > (x, y) as comparisons of
+// single columns. Only these become ranges of an index, which the server reads in order.
 func (d mysqlDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM " + d.leading(p))
 	if p.alias() == "l" && (bodies || p.whole()) {
@@ -262,8 +271,9 @@ func (mysqlDialect) ended(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
-// body rejects invalid JSON, like databases with a type for it do. The type of MariaDB would also
-// reject valid JSON that is deeply nested.
+// body returns the values of the columns json and exact for a body. The error is errNoJSON for
+// invalid JSON, as in databases with a column type for JSON. The columns are texts, because the
+// JSON type of MariaDB also rejects valid JSON that is deeply nested.
 func (mysqlDialect) body(b []byte) ([]any, error) {
 	if !json.Valid(b) {
 		return nil, errNoJSON
@@ -289,7 +299,7 @@ func (mysqlDialect) fault(err error) fault {
 		return faultFull
 	case 1048, 1062, 1118, 1153, 1264, 1292, 1366, 1406, 3140, 3819, 4025:
 		return faultRow
-	// Connections, permissions, locks, a server that stops or is read-only.
+	// Errors of connections, permissions and locks, and of a server that stops or is read-only.
 	case 1040, 1044, 1045, 1049, 1053, 1129, 1130, 1142, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 3024, 3159, 4031:
 		return faultUnavailable
 	default:
@@ -313,8 +323,9 @@ func (mysqlDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
 	return err
 }
 
-// A released migration is never edited, only followed by another one. Here every statement of a
-// migration is committed separately, and must have no effect when it runs again.
+// migrations returns the statements of each version of the schema, from version 1 on. A released
+// migration is never edited: a change is another migration. MySQL commits every statement of a
+// migration separately. So a statement must have no effect when it runs again.
 func (mysqlDialect) migrations() [][]string {
 	return [][]string{
 		{
@@ -427,21 +438,24 @@ func (mysqlDialect) migrations() [][]string {
 	}
 }
 
-// addColumns adds columns. Either all of them exist or none: MySQL has no ADD COLUMN IF NOT
-// EXISTS.
+// addColumns returns the statements of a migration that add columns to a table, unless the first of
+// the columns exists. MySQL has no ADD COLUMN IF NOT EXISTS, and adds either all columns of a
+// statement or none.
 func addColumns(table string, columns ...string) []string {
 	name, _, _ := strings.Cut(columns[0], " ")
 	return unless("SELECT 1 FROM information_schema.columns WHERE table_schema = database() AND table_name = '"+table+"' AND column_name = '"+name+"'",
 		"ALTER TABLE "+table+" ADD COLUMN "+strings.Join(columns, ", ADD COLUMN "))
 }
 
-// addIndex adds an index if it does not exist.
+// addIndex returns the statements of a migration that add an index to a table, unless an index of
+// that name exists.
 func addIndex(table, name, columns string) []string {
 	return unless("SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '"+table+"' AND index_name = '"+name+"'",
 		"ALTER TABLE "+table+" ADD INDEX "+name+" ("+columns+")")
 }
 
-// unless runs a statement unless a query returns a row.
+// unless returns statements that run the given statement only if the query returns no row. They
+// must run on one connection, because they share a session variable.
 func unless(query, statement string) []string {
 	return []string{
 		"SET @orrery = IF(EXISTS (" + query + "), 'DO 0', '" + strings.ReplaceAll(statement, "'", "''") + "')",

@@ -17,7 +17,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestLabelsAreComparedAsNumbers: > and < hold for the labels that Kubernetes' own selectors select, whatever digits they have, in lists, counts and at a moment.
+// TestLabelsAreComparedAsNumbers: the operators > and < select the same label values as
+// selectors of Kubernetes, with any digits, in lists and counts.
 func TestLabelsAreComparedAsNumbers(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -58,7 +59,8 @@ func TestLabelsAreComparedAsNumbers(t *testing.T) {
 	})
 }
 
-// TestFieldNumbersAreComparedAsTheyAreWritten: a number of a body equals its own text and no other, by itself and in lists, in the database as in Go.
+// TestFieldNumbersAreComparedAsTheyAreWritten: a number in a body equals its own text and no
+// other, as a field and in lists, both in the database and in Go.
 func TestFieldNumbersAreComparedAsTheyAreWritten(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -109,7 +111,7 @@ func TestFieldNumbersAreComparedAsTheyAreWritten(t *testing.T) {
 	})
 }
 
-// number is one as API servers write it.
+// number returns a random number as API servers encode it.
 func number(t *testing.T, random *rand.Rand) string {
 	t.Helper()
 	var v any = int64(random.Uint64()) >> random.IntN(64)

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Order is the order of rows in a result: one of the constants, or a result of OrderBy.
+// Order is the order of rows in the result of a query: ByKey, Newest, Oldest, ByName, or a result
+// of OrderBy.
 type Order int
 
 // Orders that have an index. Orders by time compare the creation time, to the second, and then
@@ -19,24 +20,28 @@ const (
 	ByName              // by name, cluster and namespace
 )
 
-// OrderColumn is one column of an order, one of OrderColumns.
+// OrderColumn is one column by which an Order sorts rows. Its name is one of OrderColumns(); Down
+// means descending.
 type OrderColumn struct {
 	Name string
 	Down bool
 }
 
-// OrderColumns returns the columns that orders can have.
+// OrderColumns returns the names of the columns by which OrderBy can sort: name, namespace, cluster
+// and created. The slice is a copy.
 func OrderColumns() []string { return slices.Clone(orderColumns) }
 
 var orderColumns = []string{"name", "namespace", "cluster", "created"}
 
-// custom marks orders that are lists of columns. Each column has four bits, the first one the
-// highest bits. The lowest bit of each means descending.
+// custom is the bit of an Order that is a list of columns, and not one of the constants. Each
+// column has four bits below it, the first column the highest ones. The lowest bit of each column
+// means descending.
 const custom = 1 << 20
 
-// OrderBy returns an order by some columns, and then by the other columns of the key. If it is
-// one of the constants, or the reverse of ByKey or ByName, there is an index. In other orders,
-// rows are sorted.
+// OrderBy returns the order by these columns, and then by the other columns of the key: cluster,
+// namespace and name. Without columns it is ByKey. The constants, and the reverse of ByKey or
+// ByName, have an index. For any other order, the database sorts all selected rows. A column that
+// is unknown or repeated is an ErrSelector.
 func OrderBy(columns ...OrderColumn) (Order, error) {
 	var o Order
 	for i, c := range columns {
@@ -67,7 +72,8 @@ func OrderBy(columns ...OrderColumn) (Order, error) {
 	return o, nil
 }
 
-// columns returns all columns of the order. No two rows are equal in all of them.
+// columns returns all columns by which the order compares rows, as a new slice. No two rows are
+// equal in all of them. It returns nil for an invalid order.
 func (o Order) columns() []OrderColumn {
 	switch o {
 	case ByKey:
@@ -78,8 +84,8 @@ func (o Order) columns() []OrderColumn {
 		return []OrderColumn{{"created", o == Newest}, {"id", o == Newest}}
 	}
 	var out []OrderColumn
-	// The remaining columns are descending if all before are. Then an index can be read
-	// backwards.
+	// The columns that are added here are descending if all given columns are. Then an index can be
+	// read backwards.
 	down := true
 	for rest := o &^ custom; rest > 0; rest >>= 4 {
 		n := int(rest >> 1 & 7)
@@ -98,23 +104,26 @@ func (o Order) columns() []OrderColumn {
 	return out
 }
 
-// valid reports whether o is an order.
+// valid reports whether o is one of the constants, or can be a result of OrderBy.
 func (o Order) valid() bool {
 	return o >= ByKey && o <= ByName || o > custom && o < custom<<1 && o.columns() != nil
 }
 
-// uniform reports whether all columns have the same direction, and whether that is descending.
+// uniform returns whether all columns have the same direction (same), and whether the first one is
+// descending (down). columns must not be empty.
 func uniform(columns []OrderColumn) (same, down bool) {
 	down = columns[0].Down
 	return !slices.ContainsFunc(columns, func(c OrderColumn) bool { return c.Down != down }), down
 }
 
-// reverse reports whether an order is the reverse of another.
+// reverse reports whether the order has the same columns as the order of, each in the opposite
+// direction.
 func (o Order) reverse(of Order) bool {
 	return slices.EqualFunc(o.columns(), of.columns(), func(a, b OrderColumn) bool { return a.Name == b.Name && a.Down != b.Down })
 }
 
-// compare compares positions in an order.
+// compare compares two positions in the order. The result is negative if a comes before b, positive
+// if a comes after b, and 0 if they are equal.
 func (o Order) compare(a, b position) int {
 	for _, c := range o.columns() {
 		var n int
@@ -140,7 +149,8 @@ func (o Order) compare(a, b position) int {
 	return 0
 }
 
-// value returns the value of a column.
+// value returns what the position has for a column of an order: cluster, namespace, name or
+// created. For any other column it returns the ID.
 func (p position) value(column string) any {
 	switch column {
 	case "cluster":

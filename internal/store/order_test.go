@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// resident is a pod with everything that an index leads from.
+// resident returns a random pod with values for every index.
 func resident(random *rand.Rand, cluster, namespace, name string) Row {
 	phase := []string{"Running", "Running", "Running", "Pending", ""}[random.IntN(5)]
 	app := fmt.Sprint("app-", random.IntN(3))
@@ -55,7 +55,7 @@ func ready(status string) []any {
 	return []any{map[string]any{"type": "Initialized", "status": "True"}, map[string]any{"type": "Ready", "status": status}}
 }
 
-// led are queries of each way to lead to rows.
+// led returns queries for every index that can drive a query.
 func led(t *testing.T) map[string]Query {
 	t.Helper()
 	field := func(path, value string) []FieldRequirement {
@@ -153,7 +153,7 @@ func led(t *testing.T) map[string]Query {
 	}
 }
 
-// orders are those that indexes have, in either direction, and some that must be sorted.
+// orders returns the orders that have an index, in both directions, and some that need a sort.
 func orders(t *testing.T) []Order {
 	t.Helper()
 	out := []Order{ByKey, Newest, Oldest, ByName}
@@ -171,9 +171,9 @@ func orders(t *testing.T) []Order {
 	return out
 }
 
-// TestOrders: in each order, page by page, now and at a moment, a query answers with what it selects of all rows, sorted; and counts it.
-// Without SOAK it does a third of the queries in the orders that have an index, and a twelfth in
-// the others, which differ in the sort alone.
+// TestOrders: in each order, now and at a past moment, a query returns page by page the rows
+// that it selects, sorted, and counts them. Without SOAK it makes a third of the queries in
+// orders that have an index, and a twelfth in the others, which differ only in the sort.
 func TestOrders(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		type ordered struct {
@@ -264,7 +264,7 @@ func TestOrders(t *testing.T) {
 					then.At = moment
 					paged(t, s, fmt.Sprint(name, order, "Then"), then, past[fmt.Sprint(name, order)])
 				}
-				s.db.nearby = []int{nearby, 2}[choice.IntN(2)] // a page may be far
+				s.db.nearby = []int{nearby, 2}[choice.IntN(2)] // so that a page may count as far
 				paged(t, s, fmt.Sprint(name, order, when), q, want)
 				bounded := q
 				bounded.Limit = 5
@@ -280,13 +280,14 @@ func TestOrders(t *testing.T) {
 	})
 }
 
-// paged compares what a query answers in pages, small and large, with what is wanted.
+// paged compares the result of a query with the wanted rows: as one page, and in pages of 9,
+// usually after some skipped rows.
 func paged(t *testing.T, s *Store, name string, q Query, want []string) {
 	t.Helper()
 	for _, limit := range []int{0, 9} {
 		q.Limit, q.Continue, q.Offset = limit, "", 0
 		var got []string
-		if limit > 0 && q.At.IsZero() && len(want) > 3 { // the first of them passed over
+		if limit > 0 && q.At.IsZero() && len(want) > 3 { // skip the first rows
 			q.Offset = 3 + len(name)%2*testenv.Rand(t).IntN(len(want))
 			got = append(got, want[:min(q.Offset, len(want))]...)
 		}
@@ -308,7 +309,8 @@ func paged(t *testing.T, s *Store, name string, q Query, want []string) {
 	}
 }
 
-// indexedExactly says that the labels, fields and counts beside the rows are those of the rows, and nothing else.
+// indexedExactly checks that the indexed labels, fields, words and counts are exactly those of
+// the stored rows.
 func indexedExactly(t *testing.T, s *Store) {
 	t.Helper()
 	type entry struct {
@@ -317,7 +319,7 @@ func indexedExactly(t *testing.T, s *Store) {
 		created, object int64
 	}
 	want, got := map[entry]bool{}, map[entry]bool{}
-	prose := map[int64]string{}
+	fullText := map[int64]string{}
 	err := each(t.Context(), s.db.read, "SELECT o.id, o.type, o.name, o.created, o.labels, o.prose, "+s.db.dialect.exactBody()+" FROM object o JOIN body b ON b.object = o.id", func(rows *sql.Rows) error {
 		var id, kind, created, fingerprint int64
 		var name, text string
@@ -342,7 +344,7 @@ func indexedExactly(t *testing.T, s *Store) {
 			t.Errorf("the fingerprint of %s is %d, want %d", name, fingerprint, source.Fingerprint())
 		}
 		if fingerprint != 0 {
-			prose[id] = " " + proseKind(kind) + source.Text()
+			fullText[id] = " " + kindWord(kind) + source.Text()
 		}
 		return nil
 	})
@@ -356,9 +358,9 @@ func indexedExactly(t *testing.T, s *Store) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(entry{}, pair{})); diff != "" {
 		t.Error(diff)
 	}
-	proseExactly(t, s, prose)
+	fullTextExactly(t, s, fullText)
 	var wrong int
-	if s.server == nil { // the servers' indexes are kept by themselves
+	if s.server == nil { // servers update their indexes themselves
 		check(t, s.db.read.QueryRowContext(t.Context(), `SELECT (SELECT count(*) FROM object WHERE id NOT IN (SELECT id FROM object_grams_docsize)) +
 			(SELECT count(*) FROM object_grams_docsize WHERE id NOT IN (SELECT id FROM object))`).Scan(&wrong))
 		if wrong != 0 {
@@ -373,8 +375,9 @@ func indexedExactly(t *testing.T, s *Store) {
 	}
 }
 
-// proseExactly says that the words beside the rows are those of the objects, and so are those of the index where it is a table.
-func proseExactly(t *testing.T, s *Store, want map[int64]string) {
+// fullTextExactly checks that the stored words are exactly those of the objects. If the index of
+// words is a table, it checks the index as well.
+func fullTextExactly(t *testing.T, s *Store, want map[int64]string) {
 	t.Helper()
 	got := map[int64]string{}
 	check(t, each(t.Context(), s.db.read, "SELECT object, words FROM prose", func(rows *sql.Rows) error {
@@ -416,7 +419,7 @@ func proseExactly(t *testing.T, s *Store, want map[int64]string) {
 	}
 }
 
-// TestOrderIsOfTheContinueToken: a token of one order, or prefix, is not one of another.
+// TestOrderIsOfTheContinueToken: a continue token is invalid for another order or name prefix.
 func TestOrderIsOfTheContinueToken(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	write(t, s, pod("a", "x", "1", nil, nil), pod("a", "x", "2", nil, nil))
@@ -505,7 +508,8 @@ func TestTermsOf(t *testing.T) {
 	}
 }
 
-// TestReindex: a database whose declared fields are those of another version gets those of this one when it is opened, also one that was interrupted.
+// TestReindex: opening a database whose declared fields are from another version indexes it for
+// this version, even if earlier attempts were interrupted.
 func TestReindex(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -522,7 +526,7 @@ func TestReindex(t *testing.T) {
 		for _, text := range []string{
 			"DELETE FROM label WHERE label_key < '/' AND object > 700", "DELETE FROM prose WHERE object > 800", "UPDATE object SET terms = '[]' WHERE id > 700",
 			"UPDATE object SET prose = 0 WHERE id > 800", "UPDATE prose SET words = ' other ' WHERE object < 500", "UPDATE object SET prose = 7 WHERE id < 500",
-			// as the first version had references
+			// References in the format of the first version.
 			"UPDATE object SET terms = REPLACE(terms, 'ConfigMap/', 'configmaps/')", "UPDATE label SET label_value = REPLACE(label_value, 'ConfigMap/', 'configmaps/') WHERE label_key = '.[references]'",
 			"UPDATE epoch SET terms = 0",
 		} {
@@ -534,7 +538,8 @@ func TestReindex(t *testing.T) {
 		}
 		check(t, s.Close())
 
-		// Nobody waits for it, it is ended in the middle, and goes on.
+		// Open does not wait for the work, which is interrupted several times and then
+		// continues.
 		beside := func(s *Store) { s.patience = 0 }
 		for range 5 {
 			check(t, openStore(t, at, beside).Close())
@@ -544,7 +549,7 @@ func TestReindex(t *testing.T) {
 			t.Fatal(err)
 		}
 		func() {
-			again.opening.Lock() // whoever opens it holds that
+			again.opening.Lock() // held while the database is opened
 			defer again.opening.Unlock()
 		}()
 		if diff := cmp.Diff(want, listed(t, again, q)); diff != "" || again.Losses() > 0 {

@@ -19,21 +19,24 @@ const (
 	MostOffset     = 1_000_000
 	mostOwners     = 10_000 // number of objects in a step of a chain of owners
 	mostNeedles    = 10     // texts in NameContains
-	// Values of a field without an index, each of which is compared with each body.
+	// mostValues is the maximum number of values of a requirement on a field without an index. Each
+	// value is compared with each body.
 	mostValues = 500
-	// fewCandidates is the maximum number of objects for which an index leads, and which are then
-	// sorted. With more, at least one object in some hundreds matches, so reading in the order of
-	// the page soon fills it.
+	// fewCandidates is the maximum number of objects that an index may find, so that the plan reads
+	// exactly these and sorts them. If the index finds more, reading in the order of the page soon
+	// fills the page.
 	fewCandidates = 2000
-	// fewSpanned is the number of objects in namespaces up to which their names are compared one
-	// by one. The indexes of names cover all namespaces.
+	// fewSpanned is the maximum number of objects in the namespaces of a query for which their names
+	// are compared one by one. With more, an index of names is tried, which covers all namespaces.
 	fewSpanned = 10_000
 )
 
-// chained reports whether the owners of a query must be searched.
+// chained reports whether the owners of a query must be looked up first: the owner is given by
+// name, or is an indirect owner.
 func (q Query) chained() bool { return q.OwnerName != "" || q.OwnerSteps > 0 }
 
-// check returns an error for invalid queries.
+// check returns an ErrSelector for a query with invalid names, times, offset, order or owner. It
+// does not check labels and fields. compile calls it.
 func (q Query) check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrSelector, fmt.Sprintf(format, args...))
@@ -70,9 +73,11 @@ func (q Query) check() error {
 	return nil
 }
 
-// owners returns the UIDs of the direct owners for a query: those of the named owner, or of the
-// objects the given steps below it. It searches only in the visible namespaces and among
-// cluster-scoped objects.
+// owners returns the UIDs of the objects that may own the results of a query. Without OwnerSteps,
+// these are the owner. With OwnerSteps, these are the objects so many steps below the owner in the
+// chain of owners. If no owner exists, the result is empty. It searches only in the query's only
+// cluster: in the selected namespaces, and among cluster-scoped objects. More than mostOwners in
+// one step are an ErrSelector.
 func (d *database) owners(ctx context.Context, db querier, q Query) (uids []string, err error) {
 	within := func(s *statement) {
 		s.sql(" AND o.cluster = ").arg(q.Clusters[0])
@@ -130,15 +135,17 @@ func (d *database) owners(ctx context.Context, db querier, q Query) (uids []stri
 	return uids, nil
 }
 
-// probe asks the indexes of names, words and times, the cheapest first, whether they find few
-// objects. If so, these become the candidates, or recent is set.
+// probe looks for an index that finds few objects for the plan. It queries the indexes of names,
+// label keys, words and creation times, the cheapest first, until one finds few. It then sets
+// p.candidates to the ids or, for creation times, only p.recent. An empty p.candidates means that
+// nothing matches. nil means that no index of names, label keys or words found few objects.
 func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	if p.owners != nil || p.name != "" {
-		return nil // they lead to few objects
+		return nil // an owner or a name leads to few objects
 	}
 	if namesIn(p) {
 		if n, err := d.spanned(ctx, db, p); err != nil || n <= fewSpanned {
-			return err // these are read sooner than an index of all namespaces
+			return err // reading these namespaces is faster than an index of all of them
 		}
 	}
 	lead := func(s *statement, most int) (found []int64, ok bool, err error) {
@@ -162,8 +169,8 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 			return err
 		}
 	}
-	// How far the index was read for the same number of objects with a word: a greater id means a
-	// rarer word.
+	// For the same number of objects with a word, the greatest id shows how far the index was read. A
+	// greater id means a rarer word.
 	reach := map[string]int64{}
 	for _, word := range rareWords(p) {
 		s := &statement{dialect: d.dialect}
@@ -183,8 +190,8 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	}
 	if of := clauses(p.texts, reach); len(of) > 0 {
 		s := &statement{dialect: d.dialect}
-		d.dialect.prose(s, p.kind, of)
-		if _, ok, err := lead(s, fewProse); ok || err != nil {
+		d.dialect.fullText(s, p.kind, of)
+		if _, ok, err := lead(s, fewFullText); ok || err != nil {
 			return err
 		}
 	}
@@ -201,13 +208,15 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	return nil
 }
 
-// namesIn reports whether a plan searches a part of a name in few namespaces.
+// namesIn reports whether the plan looks for a part of a name in few namespaces. Reading their
+// names may then be faster than an index for all namespaces.
 func namesIn(p *plan) bool {
 	return p.narrow && len(p.spans) <= fewSpans && len(p.texts) == 0 && (p.prefix != "" || len(p.contains) > 0)
 }
 
-// labelKeys returns the label keys that every object of a plan has, and whose index may lead;
-// none if a label with a value leads already.
+// labelKeys returns the keys of labels that every object of the plan has, with any value. Their
+// index may find few objects. It returns none if the plan has a label or field with a value
+// (p.pair), whose index leads.
 func labelKeys(p *plan) (keys []string) {
 	if p.pair != nil {
 		return nil
@@ -220,7 +229,8 @@ func labelKeys(p *plan) (keys []string) {
 	return keys
 }
 
-// spanned returns the number of objects of the type in the namespaces of a plan.
+// spanned returns the number of objects of the plan's type in the plan's namespaces. It reads the
+// counters of the table tally, not the objects.
 func (d *database) spanned(ctx context.Context, db querier, p *plan) (n int64, err error) {
 	whole := make([]span, len(p.spans)) // without the positions of pages
 	for i, one := range p.spans {
@@ -237,7 +247,9 @@ func (d *database) spanned(ctx context.Context, db querier, p *plan) (n int64, e
 	return n, nil
 }
 
-// few returns the ids that a statement finds, at most one more than most.
+// few runs a statement and returns the ids that it finds, at most one more than most. So more than
+// most ids mean that there are too many. The result is not nil unless there is an error. few adds
+// the LIMIT to the statement.
 func (d *database) few(ctx context.Context, db querier, s *statement, most int) (ids []int64, err error) {
 	s.sql(" LIMIT ").arg(most + 1)
 	if err := s.fits(); err != nil {
@@ -255,7 +267,7 @@ func (d *database) few(ctx context.Context, db querier, s *statement, most int) 
 	return ids, nil
 }
 
-// seconds returns a time in the format of objects; 0: none.
+// seconds returns a time in Unix seconds, as the database stores it, and 0 for the zero time.
 func seconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -263,14 +275,17 @@ func seconds(t time.Time) int64 {
 	return t.Unix()
 }
 
-// created reports whether an object was created in the time that a query selects.
+// created reports whether the creation time of r is q.Since or later, and before q.Before. The
+// comparison is to the second. A row without a creation time satisfies Before, but not Since.
 func (q Query) created(r *Row) bool {
 	return (q.Since.IsZero() || !r.Created.IsZero() && r.Created.Unix() >= q.Since.Unix()) &&
 		(q.Before.IsZero() || r.Created.IsZero() || r.Created.Unix() < q.Before.Unix())
 }
 
-// Owned returns, by owner, the types of objects in a cluster that have the owner's UID as
-// OwnerUID. It ignores the caller's visibility. A Query must check that.
+// Owned returns which types of objects each of the owners has in a cluster, by the UID of the
+// owner. It counts objects whose OwnerUID is that UID. Owners without objects are left out, and so
+// is the empty UID. Owned ignores the visibility of the caller and pending deletions. The caller
+// must use a Query, which respects them, before it shows the objects.
 func (s *Store) Owned(ctx context.Context, cluster string, owners []types.UID) (out map[types.UID][]schema.GroupResource, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.owned(ctx, cluster, owners)

@@ -14,7 +14,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// planned are the classes of queries, and what leads to the rows of each.
+// planned returns the classes of queries, with the index that must drive each.
 func planned(t *testing.T) map[string]planCase {
 	t.Helper()
 	field := func(path, value string) []FieldRequirement {
@@ -26,51 +26,57 @@ func planned(t *testing.T) map[string]planCase {
 	check(t, err)
 	few, many := map[string][]string{"a": {"b", "c"}, "b": {"b"}}, map[string][]string{"a": withMany("b")[:fewSpans], "b": {"b"}}
 	return map[string]planCase{
-		"Everything":        {q: Query{}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key"},
-		"Label":             {q: Query{Labels: selector(t, "app=web")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
-		"LabelAndMore":      {q: Query{Labels: selector(t, "app=web,x!=y,z"), Fields: field("a.b", "")}, leads: "l USING PRIMARY KEY", index: "PRIMARY"},
-		"LabelKey":          {q: Query{Labels: selector(t, "marked")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true}, // few have it
-		"FieldOfTheBody":    {q: Query{Fields: field("spec.other", "n")}, leads: "o USING INDEX object_key", index: "object_key", estimated: true},
-		"Clusters":          {q: Query{Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND (namespace,name)>(?,?))", index: "object_key"},
-		"Namespace":         {q: Query{Namespaces: []string{"b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
-		"Scopes":            {q: Query{Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
-		"ScopesByLabel":     {q: Query{Labels: selector(t, "app=web"), Scopes: few}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=? AND namespace=? AND name>?)", index: "PRIMARY"},
-		"Owner":             {q: Query{OwnerUID: "u"}, leads: "o USING INDEX object_owner (owner=?)", sorted: true, index: "object_owner"}, // an owner has few
+		"Everything":   {q: Query{}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key"},
+		"Label":        {q: Query{Labels: selector(t, "app=web")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
+		"LabelAndMore": {q: Query{Labels: selector(t, "app=web,x!=y,z"), Fields: field("a.b", "")}, leads: "l USING PRIMARY KEY", index: "PRIMARY"},
+		// Sorted: few objects have the label.
+		"LabelKey":       {q: Query{Labels: selector(t, "marked")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
+		"FieldOfTheBody": {q: Query{Fields: field("spec.other", "n")}, leads: "o USING INDEX object_key", index: "object_key", estimated: true},
+		"Clusters":       {q: Query{Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND (namespace,name)>(?,?))", index: "object_key"},
+		"Namespace":      {q: Query{Namespaces: []string{"b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
+		"Scopes":         {q: Query{Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
+		"ScopesByLabel":  {q: Query{Labels: selector(t, "app=web"), Scopes: few}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=? AND namespace=? AND name>?)", index: "PRIMARY"},
+		// Sorted: an owner has few objects.
+		"Owner":             {q: Query{OwnerUID: "u"}, leads: "o USING INDEX object_owner (owner=?)", sorted: true, index: "object_owner"},
 		"Field":             {q: Query{Fields: field("spec.nodeName", "n")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
 		"Image":             {q: Query{Fields: field(FieldImages, "n"), Scopes: few}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND cluster=? AND namespace=? AND name>?)", index: "PRIMARY"},
 		"TwoFields":         {q: Query{Fields: append(field("spec.nodeName", "n"), field("status.phase", "p")...)}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?", index: "PRIMARY"},
 		"PhaseNewest":       {q: Query{Fields: field("status.phase", "Pending"), Order: Newest}, leads: "l USING COVERING INDEX label_created (type=? AND label_key=? AND label_value=? AND (created,object)<(?,?))", index: "label_created"},
 		"PhaseOldestOfMany": {q: Query{Fields: field("status.phase", "Pending"), Order: Oldest, Scopes: many}, leads: "l USING COVERING INDEX label_created (type=? AND label_key=? AND label_value=? AND (created,object)>(?,?))", index: "label_created", estimated: true},
-		"NodeNewest":        {q: Query{Fields: field("spec.nodeName", "n"), Order: Newest}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?)", sorted: true, index: "PRIMARY"}, // a node has few
-		"Left":              {q: Query{Labels: selector(t, "!a"), Fields: []FieldRequirement{{Path: "metadata.annotations['" + LeftAnnotation + "']", Operator: selection.Exists}}}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
-		"Newest":            {q: Query{Order: Newest}, leads: "o USING INDEX object_created (type=? AND created<?)", index: "object_created"},
-		"Oldest":            {q: Query{Order: Oldest, Scopes: many}, leads: "o USING INDEX object_created (type=? AND created>?)", index: "object_created", estimated: true},
-		"NewestOfFew":       {q: Query{Order: Newest, Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", sorted: true, index: "object_key"},
-		"Name":              {q: Query{Names: []string{"c"}}, leads: "o USING INDEX object_name (type=? AND name=?", index: "object_name"},
-		"NameAndClusters":   {q: Query{Names: []string{"c"}, Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_name (type=? AND name=? AND cluster=?", index: "object_name"},
-		"NameDown":          {q: Query{Order: nameDown}, leads: "o USING INDEX object_name (type=? AND (name,cluster,namespace)<(?,?,?))", index: "object_name"},
-		"KeyDown":           {q: Query{Order: keyDown}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)<(?,?,?))", index: "object_key"},
-		"Owners":            {q: Query{OwnerUID: "u", OwnerSteps: 0, Clusters: []string{"a"}}, leads: "o USING INDEX object_owner (owner=?)", sorted: true, index: "object_owner"},
-		"Contains":          {q: Query{NameContains: []string{"c"}}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY", estimated: true}, // too short for an index in SQLite
-		"Containing":        {q: Query{NameContains: []string{"od-11"}, Labels: selector(t, "app=web")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
-		"Words":             {q: Query{Slim: texts(t, "11*", "pod 11*")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
-		"WordsNot":          {q: Query{Slim: texts(t, "-11c")}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key", estimated: true},
-		"Recent":            {q: Query{Since: time.Unix(1_800_000_000, 0)}, leads: "o USING INDEX object_created (type=? AND created>?", sorted: true, index: "object_created", estimated: true},
-		"Prefix":            {q: Query{NamePrefix: "c", Order: ByName}, leads: "o USING INDEX object_name (type=? AND (name,cluster,namespace)>(?,?,?)", index: "object_name"},
-		"PrefixByKey":       {q: Query{NamePrefix: "c"}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true}, // few begin so
+		// Sorted: a node has few objects.
+		"NodeNewest":      {q: Query{Fields: field("spec.nodeName", "n"), Order: Newest}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?)", sorted: true, index: "PRIMARY"},
+		"Left":            {q: Query{Labels: selector(t, "!a"), Fields: []FieldRequirement{{Path: "metadata.annotations['" + LeftAnnotation + "']", Operator: selection.Exists}}}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
+		"Newest":          {q: Query{Order: Newest}, leads: "o USING INDEX object_created (type=? AND created<?)", index: "object_created"},
+		"Oldest":          {q: Query{Order: Oldest, Scopes: many}, leads: "o USING INDEX object_created (type=? AND created>?)", index: "object_created", estimated: true},
+		"NewestOfFew":     {q: Query{Order: Newest, Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", sorted: true, index: "object_key"},
+		"Name":            {q: Query{Names: []string{"c"}}, leads: "o USING INDEX object_name (type=? AND name=?", index: "object_name"},
+		"NameAndClusters": {q: Query{Names: []string{"c"}, Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_name (type=? AND name=? AND cluster=?", index: "object_name"},
+		"NameDown":        {q: Query{Order: nameDown}, leads: "o USING INDEX object_name (type=? AND (name,cluster,namespace)<(?,?,?))", index: "object_name"},
+		"KeyDown":         {q: Query{Order: keyDown}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)<(?,?,?))", index: "object_key"},
+		"Owners":          {q: Query{OwnerUID: "u", OwnerSteps: 0, Clusters: []string{"a"}}, leads: "o USING INDEX object_owner (owner=?)", sorted: true, index: "object_owner"},
+		// The text is too short for the index of names in SQLite.
+		"Contains":   {q: Query{NameContains: []string{"c"}}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY", estimated: true},
+		"Containing": {q: Query{NameContains: []string{"od-11"}, Labels: selector(t, "app=web")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
+		"Words":      {q: Query{Slim: texts(t, "11*", "pod 11*")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
+		"WordsNot":   {q: Query{Slim: texts(t, "-11c")}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key", estimated: true},
+		"Recent":     {q: Query{Since: time.Unix(1_800_000_000, 0)}, leads: "o USING INDEX object_created (type=? AND created>?", sorted: true, index: "object_created", estimated: true},
+		"Prefix":     {q: Query{NamePrefix: "c", Order: ByName}, leads: "o USING INDEX object_name (type=? AND (name,cluster,namespace)>(?,?,?)", index: "object_name"},
+		// Sorted: few names have the prefix.
+		"PrefixByKey": {q: Query{NamePrefix: "c"}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true},
 	}
 }
 
 type planCase struct {
 	q      Query
-	leads  string // the first step in SQLite; "": what is listed leads
-	index  string // in MariaDB
+	leads  string // beginning of the first step in SQLite
+	index  string // its name in MariaDB
 	sorted bool
-	// PostgreSQL takes this or another index, by what it estimates.
+	// PostgreSQL selects this index or another one by its estimates.
 	estimated bool
 }
 
-// explained is what SQLite says it does, without the lists that are the query's own.
+// explained returns the steps of SQLite's query plan, without those for lists in the query
+// itself.
 func explained(t *testing.T, s *Store, st *statement) string {
 	t.Helper()
 	var steps []string
@@ -87,8 +93,9 @@ func explained(t *testing.T, s *Store, st *statement) string {
 	return strings.Join(steps, "\n")
 }
 
-// TestPlans: whatever it selects, a page is a walk along an index, in its order: nothing is sorted, no table is scanned, and a body
-// is looked up for a row that was found.
+// TestPlans: for every kind of query, SQLite reads a page along an index in the order of the
+// page. It sorts only where the case says so and scans no table. It looks up the body of each
+// row found.
 func TestPlans(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	write(t, s, pod("a", "b", "c", nil, nil), pod("b", "b", "c", nil, nil), pod("c", "b", "pod-11c", map[string]string{"marked": "yes"}, nil))
@@ -115,7 +122,7 @@ func TestPlans(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		q    Query
-		want string // all of it
+		want string // beginning of the only step
 	}{
 		"Everything": {Query{}, "SEARCH o USING PRIMARY KEY (type=?)"},
 		"Scopes":     {Query{Scopes: map[string][]string{"a": {"b", "c"}}}, "SEARCH o USING PRIMARY KEY (type=? AND cluster=? AND namespace=?)"},
@@ -139,7 +146,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestPlansOfWords: from words the index leads, and no object and no text is read for them.
+// TestPlansOfWords: the index of words drives queries for words. They read no objects and no
+// texts.
 func TestPlansOfWords(t *testing.T) {
 	asked := map[string][][]words.Word{}
 	for _, one := range [][]string{{"shop"}, {"shop", "image"}, {"sho*"}, {"shop the", "imag*|sidecar"}} {
@@ -155,7 +163,7 @@ func TestPlansOfWords(t *testing.T) {
 		write(t, s, rows...)
 		for name, of := range asked {
 			st := &statement{dialect: s.db.dialect}
-			s.db.dialect.prose(st, s.db.kind(groupResource{"", "pods"}), of)
+			s.db.dialect.fullText(st, s.db.kind(groupResource{"", "pods"}), of)
 			if s.server == nil {
 				var all []string
 				check(t, each(t.Context(), s.db.read, "EXPLAIN QUERY PLAN "+st.text.String(), func(rows *sql.Rows) error {
@@ -182,7 +190,7 @@ func TestPlansOfWords(t *testing.T) {
 	})
 }
 
-// TestPlansOfChanges: what changed in an interval is found by when it was, and not among all objects.
+// TestPlansOfChanges: changes in an interval are found by an index of their time.
 func TestPlansOfChanges(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	for i, index := range []string{"r USING INDEX revision_until (until>? AND until<?)", "r USING INDEX revision_until (until>?)", "o USING INDEX object_made (type=? AND made>? AND made<?)"} {
@@ -194,7 +202,7 @@ func TestPlansOfChanges(t *testing.T) {
 	}
 }
 
-// TestServerPlans: the servers lead with the same indexes, and scan no table.
+// TestServerPlans: the same indexes drive the queries in the servers, which scan no table.
 func TestServerPlans(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)
@@ -234,7 +242,7 @@ func TestServerPlans(t *testing.T) {
 	})
 }
 
-// steps is what a server says it does: with the objects and labels, and in all.
+// steps returns the query plan of a server: the steps on objects and labels, and all steps.
 func (s *Store) steps(t *testing.T, st *statement) (leads, all string) {
 	t.Helper()
 	check(t, each(t.Context(), s.db.read, "EXPLAIN "+st.text.String(), func(rows *sql.Rows) error {

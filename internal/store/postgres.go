@@ -35,8 +35,9 @@ func (postgresDialect) labelValue(s *statement, key string) {
 	s.sql("(o.labels ->> ").arg(key).sql("::text)")
 }
 
-// labelCompare needs CASE, which fixes the order of the two tests. Otherwise other values could
-// be parsed as numbers.
+// labelCompare writes the condition that a label is a number greater, or less, than the bound. CASE
+// fixes the order of the two tests. Otherwise the server could parse other labels as numbers, and
+// fail.
 func (d postgresDialect) labelCompare(s *statement, c labelCompare) {
 	s.sql("CASE WHEN ")
 	d.labelValue(s, c.key)
@@ -58,7 +59,8 @@ func (postgresDialect) element(n int) string {
 	return "e" + strconv.Itoa(n) + ".value"
 }
 
-// stepsOfPostgres returns the keys and element numbers of a path.
+// stepsOfPostgres returns a path as the parameter of the operators #> and #>>: the keys, and the
+// numbers of elements. The path must not lead through all elements of a list.
 func stepsOfPostgres(path FieldPath) []string {
 	out := make([]string, len(path))
 	for i, step := range path {
@@ -89,7 +91,7 @@ func (d postgresDialect) elements(s *statement, element int, path FieldPath) {
 		arg(stepsOfPostgres(path)).sql("::text[] ELSE '[]' END) e" + strconv.Itoa(element+1) + " (value)")
 }
 
-// pattern returns the LIKE pattern for names that contain a text.
+// pattern returns the LIKE pattern that matches all texts that contain text.
 func pattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
@@ -98,13 +100,15 @@ func (postgresDialect) has(s *statement, column, text string) {
 	s.sql(column + " LIKE ").arg(pattern(text)).sql("::text")
 }
 
-// prose uses an index. The words need no escaping within quotes, because they have only letters,
-// digits and underscores.
-func (postgresDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
-	s.sql("SELECT w.object FROM prose w WHERE prose_words(w.words) @@ ").arg("'" + proseKind(kind) + "'" + joinClauses(clauses, " & ", " | ", "'", "':*")).sql("::text::tsquery")
+// fullText writes a query for the objects of a type that have one word of each clause, with the
+// index prose_index. Words need no escaping within quotes, because they have only letters, digits
+// and underscores.
+func (postgresDialect) fullText(s *statement, kind int64, clauses [][]words.Word) {
+	s.sql("SELECT w.object FROM prose w WHERE prose_words(w.words) @@ ").arg("'" + kindWord(kind) + "'" + joinClauses(clauses, " & ", " | ", "'", "':*")).sql("::text::tsquery")
 }
 
-// ready creates the index for parts of names, if pg_trgm exists or can be created.
+// ready creates the index for parts of names at each start, if the extension pg_trgm exists or can
+// be created. Without the extension it returns nil, and searches for parts of names are slower.
 func (postgresDialect) ready(ctx context.Context, db connection) error {
 	for _, text := range []string{"CREATE EXTENSION IF NOT EXISTS pg_trgm", "CREATE INDEX IF NOT EXISTS object_grams ON object USING gin (name gin_trgm_ops)"} {
 		_, err := db.ExecContext(ctx, text)
@@ -122,15 +126,18 @@ func (postgresDialect) ready(ctx context.Context, db connection) error {
 	return nil
 }
 
-// word returns false, because the index reads all entries of a word, regardless of the limit.
-// Several words are better searched together.
+// word writes nothing and returns false, because PostgreSQL has no cheap search for a single word.
+// Its index reads all entries of a word, regardless of the limit. fullText searches for several
+// words together.
 func (postgresDialect) word(*statement, int64, words.Word) bool { return false }
 
-// named needs no index, because statistics select it.
+// named returns the table object for FROM, without a hint to use an index. PostgreSQL chooses the
+// index by its statistics.
 func (postgresDialect) named() string { return "object o" }
 
-// grams uses the index of pg_trgm, if there is one. Otherwise the names of the type are read
-// until there are enough results.
+// grams writes a query for the objects whose names contain all texts of at least three characters.
+// It returns false, and writes nothing, if no text is so long. The query uses the index of pg_trgm,
+// if it exists. Otherwise the server reads the names of the type until there are enough results.
 func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
 	long := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return utf8.RuneCountInString(text) < 3 })
 	if len(long) == 0 {
@@ -144,7 +151,8 @@ func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
 	return true
 }
 
-// list first selects the small rows of the page, and then reads their bodies.
+// list writes the statement for the rows of a page. An inner query selects the rows without bodies,
+// and the bodies of only these rows are joined. So the server sorts small rows.
 func (d postgresDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
@@ -163,9 +171,9 @@ func (d postgresDialect) count(s *statement, p *plan) {
 	s.counted(p, func() { d.from(s, p, p.fields) })
 }
 
-// from writes the FROM and WHERE clause. If spans lead, each is read separately, up to the limit,
-// in their order. A nested loop over the rows of a function and a dependent subquery keeps that
-// order.
+// from writes the FROM and WHERE clause of a plan. If spans (clusters or namespaces) lead, each
+// span is read separately, up to the limit, and in their order. A nested loop over the rows of a
+// function and a dependent subquery keeps that order.
 func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
 	clusters, spaces, names := make([]string, len(p.spans)), make([]string, len(p.spans)), make([]string, len(p.spans))
@@ -243,7 +251,8 @@ func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(") o")
 }
 
-// shown returns the columns of the order in the result.
+// shown returns the columns of the plan's order with the alias of the table object. The outer query
+// of a page has that table, also if the inner one reads another table first.
 func (p *plan) shown() []OrderColumn {
 	shown := *p
 	shown.index = byKey
@@ -258,19 +267,20 @@ func (postgresDialect) accumulate(table, key, column string) string {
 	return accumulateExcluded(table, key, column)
 }
 
-// lengths has only anyLength: each column is one parameter, so that one plan serves any number of
-// rows.
+// lengths returns only anyLength. Each column of all rows is one parameter, an array, so that one
+// statement serves any number of rows.
 func (postgresDialect) lengths() []int { return []int{anyLength} }
 func (postgresDialect) inverts() bool  { return false }
 
-// columnTypes are the types of columns that are not text.
+// columnTypes are the SQL types of the columns that are not text, by the name of the column.
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
 	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea", "packed": "bytea",
 	"objects": "bigint", "made": "bigint", "prose": "bigint",
 }
 
-// unnested returns the rows of the parameters, beginning with the first.
+// unnested returns SQL for FROM: a table g with these columns. Its rows come from the parameters of
+// the statement from $1 on, one array for each column.
 func unnested(columns []string) string {
 	parameters := make([]string, len(columns))
 	for i, c := range columns {
@@ -279,7 +289,8 @@ func unnested(columns []string) string {
 	return "unnest(" + strings.Join(parameters, ", ") + ") g (" + strings.Join(columns, ", ") + ")"
 }
 
-// same returns the condition that a row has the key of g.
+// same returns the condition that a row of the table has the key of a row of g, the table that
+// unnested writes. key has the columns of the key.
 func same(table string, key []string) string {
 	out := make([]string, len(key))
 	for i, c := range key {
@@ -302,7 +313,8 @@ func (postgresDialect) rows(_ int, columns []string) string {
 	return "SELECT " + strings.Join(selected, ", ") + " FROM " + unnested(columns)
 }
 
-// arguments returns the columns of rows.
+// arguments returns the parameters for rows: one array for each column. rows must not be empty. A
+// column with only NULL becomes an array of text.
 func (postgresDialect) arguments(rows [][]any) []any {
 	args := make([]any, len(rows[0]))
 	for i := range args {
@@ -322,7 +334,8 @@ func (postgresDialect) arguments(rows [][]any) []any {
 	return args
 }
 
-// column returns a column of rows, with nil for NULL.
+// column returns the values of column i of all rows, as pointers. NULL, and a value of another type
+// than T, is nil.
 func column[T any](rows [][]any, i int) []*T {
 	out := make([]*T, len(rows))
 	for n, row := range rows {
@@ -333,7 +346,8 @@ func column[T any](rows [][]any, i int) []*T {
 	return out
 }
 
-// find looks up each key separately, independent of the planner's estimates of table sizes.
+// find returns a statement that reads the key and columns of the objects with the given keys. It
+// looks up each key separately. So it does not depend on the planner's estimates of table sizes.
 func (postgresDialect) find(_ int, key []string, columns ...string) string {
 	all := strings.Join(slices.Concat(key, columns), ", ")
 	found := "found." + strings.Join(slices.Concat(key, columns), ", found.")
@@ -366,9 +380,10 @@ func (postgresDialect) ended(err error) bool  { return errors.Is(err, driver.Err
 
 func (postgresDialect) body(b []byte) ([]any, error) { return searchable(b), nil }
 
-// searchable returns a body for searches, and the exact one if it differs. PostgreSQL stores any
-// JSON, but fails on characters that it cannot convert to text when it reads a field. MariaDB
-// finds no value then.
+// searchable returns the values of the columns json and exact for a body. json is what the database
+// can search. exact is the body as it was written, or nil if json is equal. PostgreSQL stores any
+// JSON, but a field fails with characters that it cannot convert to text. MariaDB finds no value in
+// such a field.
 func searchable(b []byte) []any {
 	if readable := readable(string(b)); readable != string(b) {
 		return []any{readable, string(b)}
@@ -376,7 +391,8 @@ func searchable(b []byte) []any {
 	return []any{string(b), nil}
 }
 
-// readable returns JSON with U+FFFD instead of escaped NULs and surrogates.
+// readable returns JSON in which each escaped NUL or surrogate is replaced by an escaped U+FFFD.
+// JSON without them is returned unchanged.
 func readable(json string) string {
 	if !strings.Contains(json, `\u`) {
 		return json
@@ -436,8 +452,9 @@ func (postgresDialect) version(ctx context.Context, db connection) (n int, err e
 		"' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema())")
 }
 
-// knownVersion reads the version of the schema. It creates the table if the query there does not
-// find it.
+// knownVersion reads the version of the database's schema. 0 means that no migration has run. there
+// is a query that counts the tables named schema_version. If the count is 0, knownVersion creates
+// that table.
 func knownVersion(ctx context.Context, db connection, there string) (int, error) {
 	var n int
 	if err := db.QueryRowContext(ctx, there).Scan(&n); err != nil {
@@ -461,7 +478,8 @@ func (postgresDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error 
 	return err
 }
 
-// A released migration is never edited, only followed by another one.
+// migrations returns the statements of each version of the schema, from version 1 on. A released
+// migration is never edited, only followed by another one.
 func (postgresDialect) migrations() [][]string {
 	return [][]string{{
 		`CREATE TABLE cluster (
@@ -537,7 +555,8 @@ func (postgresDialect) migrations() [][]string {
 		"ALTER TABLE epoch ADD COLUMN history_bytes bigint NOT NULL DEFAULT 0, ADD COLUMN kept_from bigint NOT NULL DEFAULT 0",
 		"UPDATE epoch SET kept_from = (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
 	}, {
-		// Leaves space beside a row for its next state. Then its indexes need not be written.
+		// The fillfactor leaves space beside a row for its next state. Then an update need not write the
+		// indexes of the table.
 		"ALTER TABLE object ADD COLUMN terms text NOT NULL DEFAULT '[]', ADD COLUMN made bigint NOT NULL DEFAULT 0, SET (fillfactor = 80)",
 		"UPDATE object SET made = since WHERE began = id",
 		"ALTER TABLE label ADD COLUMN created bigint NOT NULL DEFAULT 0",
@@ -556,7 +575,7 @@ func (postgresDialect) migrations() [][]string {
 		"ALTER TABLE epoch ADD COLUMN terms integer NOT NULL DEFAULT 0",
 	}, {
 		"ALTER TABLE body ADD COLUMN packed bytea",
-		// Encrypted data cannot be compressed.
+		// packed has encrypted data, which cannot be compressed.
 		"ALTER TABLE body ALTER COLUMN packed SET STORAGE EXTERNAL",
 	}, {
 		"ALTER TABLE object ADD COLUMN prose bigint NOT NULL DEFAULT 0",

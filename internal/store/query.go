@@ -15,20 +15,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FieldRequirement compares the text of one field with values. A missing or null field does not
-// exist and equals the empty string, as in Kubernetes. A label that API servers compute for the
-// type has their value (see Computed). For a path through lists, one matching element suffices;
-// != and notin negate that.
+// FieldRequirement is a requirement of a Query: it compares the text of one field of an object with
+// values. A missing or null field does not exist and equals the empty string, as in Kubernetes. A
+// field label that API servers compute for the type has the computed value (see Computed). If the
+// path leads through a list, one matching element suffices. With != and notin, no element may
+// match.
 type FieldRequirement struct {
-	// spec.nodeName, metadata.annotations['example.com/team'], spec.containers[].image,
-	// FieldImages.
+	// Path of the field, such as spec.nodeName, metadata.annotations['example.com/team'] or
+	// spec.containers[].image. It may also be FieldImages.
 	Path     string
 	Operator selection.Operator // =, ==, !=, in, notin, exists or !
 	Value    string
 	Values   []string // for in and notin, instead of Value
 }
 
-// Query selects objects of one type. Empty lists select everything.
+// Query selects objects of one type: by cluster, namespace, name, owner, creation time, labels,
+// fields and words. Empty lists select everything. An unknown cluster has no objects. Order, Limit,
+// Offset and Continue define the page. With At, the query selects past states.
 type Query struct {
 	Group, Resource             string
 	Version                     string   // of the stored objects; "": any
@@ -37,12 +40,12 @@ type Query struct {
 	NamePrefix                  string   // prefix of names
 	NameContains                []string // texts that names contain, all of them
 	// Scopes are the only namespaces to select from, by cluster. Clusters without an entry are
-	// excluded. nil: everything.
+	// excluded. A nil map excludes nothing.
 	Scopes   map[string][]string
 	OwnerUID types.UID
 	// OwnerName and OwnerResource name an owner instead of its UID. OwnerSteps is the number of
-	// owners between it and the objects, at most MostOwnerSteps. With either, Clusters must have
-	// one cluster, and At must be zero.
+	// owners between this owner and the objects, at most MostOwnerSteps. With OwnerName or
+	// OwnerSteps, Clusters must have one cluster, and At must be zero.
 	OwnerName     string
 	OwnerResource schema.GroupResource
 	OwnerSteps    int
@@ -50,7 +53,7 @@ type Query struct {
 	Labels        labels.Selector // nil: everything
 	Fields        []FieldRequirement
 	Order         Order
-	// The moment whose state is selected, as far as there is a history. Zero: now.
+	// At is the time whose state is selected, as far as there is a history. Zero: now.
 	At       time.Time
 	Limit    int    // maximum number of rows of a page; 0: all
 	Offset   int    // number of rows to skip, at most MostOffset; not with Continue or At
@@ -59,19 +62,20 @@ type Query struct {
 	Slim // additional requirements
 }
 
-// Page is a part of a query's result.
+// Page is one page of the result of List.
 type Page struct {
 	Rows []Row
-	// Version is a lower bound for the version of the rows. Later changes may be in the rows or
-	// not.
+	// Version is the version of a state whose changes are all in the rows. The rows may also contain
+	// later changes.
 	Version  Version
-	Continue string // "" on the last page
+	Continue string // Query.Continue of the next page; "": this is the last page
 
 	query  Query
 	places []position // of the rows
 }
 
-// After returns the continue token for the rows after the row with an index; "": there are none.
+// After returns the continue token with which the next page begins after Rows[i]. It is "" if no
+// rows follow. i must be an index of Rows. A caller uses it if it returns only a part of the page.
 func (p Page) After(i int) string {
 	if i == len(p.Rows)-1 {
 		return p.Continue
@@ -106,7 +110,8 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	return pageOf(rows, q), nil
 }
 
-// pageOf returns the page of the given rows.
+// pageOf makes a Page of rows, which are in the order of the query. If q has a limit and rows are
+// more, it drops the rows after the limit, and sets Continue.
 func pageOf(rows []found, q Query) (page Page) {
 	if q.Limit > 0 && len(rows) > q.Limit {
 		rows = rows[:q.Limit]
@@ -119,7 +124,8 @@ func pageOf(rows []found, q Query) (page Page) {
 	return page
 }
 
-// page reads the rows of a plan, and checks their order.
+// page reads the rows of a plan. If the database returns rows that are not in the order of the
+// query, the result is an error.
 func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out []found, err error) {
 	s := &statement{dialect: d.dialect}
 	d.dialect.list(s, p)
@@ -141,6 +147,7 @@ func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out 
 	return out, nil
 }
 
+// count returns how many objects a query selects. It does the work of Store.Count.
 func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	if !q.At.IsZero() {
 		q.Limit = 0
@@ -166,15 +173,17 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	return n, nil
 }
 
-// plan compiles a query for rows after a position, or for counting; nil: the result is empty. It
-// uses db to probe indexes. A caller that holds a connection must pass it, because a wait for a
-// second connection may never end.
+// plan compiles a query: for the rows after the position after, or with counting for their number.
+// It returns a nil plan without an error if the query selects nothing. It uses db to look up owners
+// and to probe indexes. A caller that holds a connection must pass that connection, because waiting
+// for a second one may never end.
 func (d *database) plan(ctx context.Context, db querier, q Query, after position, counting bool) (*plan, error) {
 	return d.planned(ctx, db, q, after, counting, nil)
 }
 
-// planned is plan. If lead is not nil, the index of that declared field or label leads, with any
-// value.
+// planned does the work of plan. If lead is not nil, the plan reads the index of the declared field
+// or label with the key of lead. It then selects only objects that have this field or label, with
+// any value.
 func (d *database) planned(ctx context.Context, db querier, q Query, after position, counting bool, lead *pair) (*plan, error) {
 	p, err := compile(q)
 	if err != nil || p == nil {
@@ -189,7 +198,7 @@ func (d *database) planned(ctx context.Context, db querier, q Query, after posit
 		p.follow(lead)
 	}
 	known, dropped := d.names()
-	known, dropped = d.owed.leaveOut(known, dropped, groupResource{q.Group, q.Resource})
+	known, dropped = d.pendingDeletions.leaveOut(known, dropped, groupResource{q.Group, q.Resource})
 	if p.kind = d.kind(q.resource()); p.kind == 0 || !p.within(q, known, dropped, after) {
 		return nil, nil
 	}
@@ -201,11 +210,13 @@ func (d *database) planned(ctx context.Context, db querier, q Query, after posit
 	return p, nil
 }
 
-// mostParameters is the number of parameters that every database accepts.
+// mostParameters is the maximum number of parameters in a statement. Every supported database
+// accepts so many.
 const mostParameters = 60_000
 
-// fits returns an error for more parameters than databases accept, and for invalid text, at which
-// PostgreSQL fails.
+// fits returns an ErrSelector if the statement has more parameters than databases accept. It also
+// does so for a parameter that is no valid text, at which PostgreSQL fails. Callers run the
+// statement only if the result is nil.
 func (s *statement) fits() error {
 	if len(s.args) > mostParameters {
 		return fmt.Errorf("%w: it has %d values, and at most %d can be answered", ErrSelector, len(s.args), mostParameters)
@@ -224,6 +235,8 @@ func (s *statement) fits() error {
 	return nil
 }
 
+// scanRow reads one row of a page, with the original body. q gives the type. The error is an
+// errDamaged if the labels or the body cannot be read.
 func (d *database) scanRow(rows *sql.Rows, q Query) (found, error) {
 	r := found{Row: Row{Group: q.Group, Resource: q.Resource}}
 	var created int64
@@ -243,8 +256,9 @@ func (d *database) scanRow(rows *sql.Rows, q Query) (found, error) {
 	return r, d.unpack(&r.Row, packed)
 }
 
-// Unindexed returns the requirements of a query without an index, which are compared object by
-// object.
+// Unindexed returns descriptions, for users, of the requirements that are compared object by
+// object, because they have no index. Invalid requirements are left out. It does not read the
+// database, in which a requirement may have an index after all.
 func (q Query) Unindexed() (out []string) {
 	for _, text := range q.NameContains {
 		if utf8.RuneCountInString(text) < 3 {

@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// patience bounds what a test waits for a request that would never end.
+// patience returns a context with a deadline for requests that could block for ever.
 func patience(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -21,13 +21,13 @@ func patience(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestOneReaderIsEnough: no request holds one connection and waits for another, with any query in any order, near and far, listed, counted
-// and grouped.
+// TestOneReaderIsEnough: no request holds one connection and waits for another. It lists,
+// counts and groups with queries of all kinds, in all orders, on near and far pages.
 func TestOneReaderIsEnough(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at, withReaders(1))
 		random := testenv.Rand(t)
-		write(t, s, crowd(random)...)
+		write(t, s, clusterRows(random)...)
 		s.db.nearby = 5
 		queries := led(t)
 		orders := orders(t)
@@ -50,15 +50,15 @@ func TestOneReaderIsEnough(t *testing.T) {
 	})
 }
 
-// crowd is the rows of some clusters.
-func crowd(random *rand.Rand) (rows []Row) {
+// clusterRows returns rows of several clusters.
+func clusterRows(random *rand.Rand) (rows []Row) {
 	for n := range 120 {
 		rows = append(rows, resident(random, string(rune('a'+n%3)), string(rune('x'+n/3%3)), fmt.Sprintf("pod-%02d", n)))
 	}
 	return rows
 }
 
-// request lists, counts and groups.
+// request lists, counts and groups with a query.
 func request(ctx context.Context, s *Store, q Query) error {
 	if _, err := s.List(ctx, q); err != nil {
 		return fmt.Errorf("list: %w", err)
@@ -73,8 +73,9 @@ func request(ctx context.Context, s *Store, q Query) error {
 	return nil
 }
 
-// TestReadersBesideWrites: windows, searches and watches of many callers at once, beside a writer that deletes old history with each
-// write, all end, and what is stored is whole.
+// TestReadersBesideWrites: many concurrent readers make requests like those of windows,
+// searches and watches, while each write deletes old history. All requests end, and the stored
+// rows are consistent.
 func TestReadersBesideWrites(t *testing.T) {
 	for _, readers := range []int{1, readers} {
 		t.Run(fmt.Sprint(readers), func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestReadersBesideWrites(t *testing.T) {
 				s.KeepHistory(History{Time: time.Minute, Bytes: 1 << 30})
 				c := clocked(t, s)
 				seed := testenv.Seed(t)
-				rows := crowd(rand.New(rand.NewPCG(seed, 0)))
+				rows := clusterRows(rand.New(rand.NewPCG(seed, 0)))
 				write(t, s, rows...)
 				queries := led(t)
 				names := slices.Sorted(maps.Keys(queries))
@@ -99,7 +100,7 @@ func TestReadersBesideWrites(t *testing.T) {
 						for range requests {
 							q := queries[names[random.IntN(len(names))]]
 							q.Resource, q.Limit, q.Order = "pods", 1+random.IntN(20), orders[random.IntN(len(orders))]
-							if random.IntN(2) == 0 { // as windows of the console ask
+							if random.IntN(2) == 0 { // like windows of the console
 								q.Order, q.Since = spaced, time.Unix(1_700_000_001, 0)
 							}
 							if err := request(ctx, s, q); err != nil {
@@ -132,7 +133,8 @@ func TestReadersBesideWrites(t *testing.T) {
 	}
 }
 
-// TestBusyReadersDoNotStopTheWriter: while every reader is busy, writes are done, and old history is deleted.
+// TestBusyReadersDoNotStopTheWriter: while all readers are busy, writes succeed and old history
+// is deleted.
 func TestBusyReadersDoNotStopTheWriter(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at, withReaders(1))

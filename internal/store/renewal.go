@@ -11,18 +11,21 @@ import (
 // claimPause sees so that the owner runs. An owner that lost its claim notices it at the next
 // renewal at the latest.
 
-// claimRenewal is how often an owner checks whether it has written. The longest time between two
-// of its writes is twice as long, which is half of claimPause.
+// claimRenewal is the interval at which an owner of a server's database checks whether it has
+// written anything, and if not, renews its claim. So it writes at least once in two intervals. Two
+// intervals are half of claimPause.
 const claimRenewal = 15 * time.Second
 
-// ticker returns ticks of the wall clock.
+// ticker returns a channel that receives the wall clock at an interval. The caller must call stop.
+// Tests replace it in claimant.ticks.
 func ticker(every time.Duration) (ticks <-chan time.Time, stop func()) {
 	t := time.NewTicker(every)
 	return t.C, t.Stop
 }
 
-// renewClaims renews the claim until the store is closed, whenever nothing was written between
-// two ticks.
+// renewClaims renews the claim on the database of a server whenever nothing was written between two
+// ticks. It returns when the store is closed. A failure is only logged, and tried again at the next
+// tick. OpenDSN runs it in a goroutine.
 func (s *Store) renewClaims() {
 	ticks, stop := s.claimant.ticks(claimRenewal)
 	defer stop()
@@ -42,11 +45,13 @@ func (s *Store) renewClaims() {
 	}
 }
 
-// committedAt is the last sequence that was committed under a claim.
+// committedAt is a point in the writes of an owner: the number of its claim, and the last sequence
+// committed under it.
 type committedAt struct{ claim, seq int64 }
 
-// renewClaim commits a transaction without a change unless one was committed since last. It then
-// updates last.
+// renewClaim commits a transaction without a change, if nothing was committed since last, the point
+// of the previous call. It then updates last, also after an error. The error may be errClaimed if
+// another server took the database. The caller must not hold d.mu.
 func (d *database) renewClaim(ctx context.Context, last *committedAt) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,26 +10,26 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// ticking has the owner of a claim hear these ticks, and not those of the wall clock.
+// ticking makes a store renew its claim at these ticks instead of those of the wall clock.
 func ticking(ticks <-chan time.Time) Option {
 	return func(s *Store) {
 		s.claimant.ticks = func(time.Duration) (<-chan time.Time, func()) { return ticks, func() {} }
 	}
 }
 
-// timed has a store read a test's clock.
+// timed gives a store's claims the clock of a test.
 func timed(now *time.Time) Option {
 	return func(s *Store) { s.claimant.now = func() time.Time { return *now } }
 }
 
-// ownerOf reads who owns a database.
+// ownerOf returns the owner in the database.
 func ownerOf(t *testing.T, d *testenv.Database, at string) (owner string) {
 	t.Helper()
 	check(t, d.Open(t, at).QueryRowContext(t.Context(), "SELECT owner FROM epoch").Scan(&owner))
 	return owner
 }
 
-// refused holds that a store cannot write, for the database is an owner's.
+// refused checks that a store cannot write because the database belongs to the owner.
 func refused(t *testing.T, s *Store, owner string) {
 	t.Helper()
 	again(s)
@@ -38,8 +38,9 @@ func refused(t *testing.T, s *Store, owner string) {
 	}
 }
 
-// TestQuietOwnerKeepsItsDatabase: an owner that runs and has nothing to write keeps the database
-// for as long as it runs. One that has ended is followed by the server that waits, after the pause.
+// TestQuietOwnerKeepsItsDatabase: an owner keeps the database as long as it runs, even if it
+// has nothing to write. After its end, the waiting server takes the database when the pause is
+// over.
 func TestQuietOwnerKeepsItsDatabase(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		now, ticks := time.Unix(1_700_000_000, 0), make(chan time.Time)
@@ -72,8 +73,8 @@ func TestQuietOwnerKeepsItsDatabase(t *testing.T) {
 }
 
 // TestServerOfAnotherHub: a server that is given the database of another hub does not claim it,
-// from its start on, before that hub's server has written nothing for the pause. The next server of
-// the same hub does not wait.
+// even at its start, until that hub's server has written nothing for the pause. The next server
+// of the same hub does not wait.
 func TestServerOfAnotherHub(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		now := time.Unix(1_700_000_000, 0)
@@ -82,7 +83,7 @@ func TestServerOfAnotherHub(t *testing.T) {
 		saveType(t, one, "a", pods)
 		two := openStore(t, at, ForHub("two"), timed(&now))
 		refused(t, two, "hub one, ")
-		// The first owner may come between the look and the claim.
+		// The other owner may claim the database between the check and this claim.
 		if db, err := two.server.open(t.Context(), two.claimant); !errors.Is(err, errClaimed) {
 			t.Errorf("the claim says %v, want %v", err, errClaimed)
 			if err == nil {
@@ -112,9 +113,9 @@ func TestServerOfAnotherHub(t *testing.T) {
 	})
 }
 
-// TestFoundWriterStaysFound: where a writer that claims nothing was found, or another database,
-// nothing vouches for the rows until they are written again: not after a restart, not if the writer
-// came while no server ran, and not if the database fails while it is opened.
+// TestFoundWriterStaysFound: after a write without a claim, or in a replaced database, no
+// checkpoint covers the rows until they are written again. This holds after a restart, if the
+// write happened while no server ran, and if the database fails while it is opened.
 func TestFoundWriterStaysFound(t *testing.T) {
 	const unclaimed, earlier = "UPDATE epoch SET seq = seq + 2", "UPDATE epoch SET seq = seq - 1"
 	for name, steps := range map[string][]string{
@@ -168,7 +169,7 @@ func TestFoundWriterStaysFound(t *testing.T) {
 				if state != nil || is == epoch || s.Losses() != 1 {
 					t.Errorf("checkpoint %q, epoch %s after %s, %d losses: what is stored is believed", state, is, epoch, s.Losses())
 				}
-				// Once, and not for ever.
+				// This happens once. Later checkpoints stay valid.
 				check(t, s.SaveCheckpoints(t.Context(), []Checkpoint{{Cluster: "a", Resource: pods, Epoch: is, State: []byte("at 8")}}))
 				check(t, s.Close())
 				s = openStore(t, at)
@@ -180,24 +181,25 @@ func TestFoundWriterStaysFound(t *testing.T) {
 	}
 }
 
-// TestDistrust: nothing vouches for what is stored where somebody wrote without a claim, where a
-// fault was found, or where it is not as it was left.
+// TestDistrust: the stored rows are not trusted if a program wrote without a claim, if a fault
+// was found before, or if the database is not as it was left.
 func TestDistrust(t *testing.T) {
-	left := standing{epoch: "e", seq: 10, owner: "me"}
+	left := epochRow{epoch: "e", seq: 10, owner: "me"}
 	found := errors.New("found")
 	for name, tc := range map[string]struct {
 		claimant claimant
-		found    standing
+		found    epochRow
 		written  int64
 		want     string
 	}{
-		"FirstStart":    {claimant{}, standing{"e", 10, 5, "other"}, 10, ""},
-		"AsItWasLeft":   {claimant{left: left}, standing{"e", 10, 5, "me"}, 10, ""},
-		"Unclaimed":     {claimant{}, standing{"e", 12, 5, "me"}, 10, "2 changes"},
-		"EarlierState":  {claimant{}, standing{"e", 9, 5, "me"}, 10, ""}, // of its own, with its checkpoints
-		"NotAsLeft":     {claimant{left: left}, standing{"f", 10, 5, "me"}, 10, errOther.Error()},
-		"FoundBefore":   {claimant{left: left, rejected: found}, standing{"e", 10, 5, "me"}, 10, "found"},
-		"FoundAtAStart": {claimant{rejected: found}, standing{"e", 10, 5, "other"}, 10, "found"},
+		"FirstStart":  {claimant{}, epochRow{"e", 10, 5, "other"}, 10, ""},
+		"AsItWasLeft": {claimant{left: left}, epochRow{"e", 10, 5, "me"}, 10, ""},
+		"Unclaimed":   {claimant{}, epochRow{"e", 12, 5, "me"}, 10, "2 changes"},
+		// An earlier state is consistent with its own checkpoints.
+		"EarlierState":  {claimant{}, epochRow{"e", 9, 5, "me"}, 10, ""},
+		"NotAsLeft":     {claimant{left: left}, epochRow{"f", 10, 5, "me"}, 10, errOther.Error()},
+		"FoundBefore":   {claimant{left: left, rejected: found}, epochRow{"e", 10, 5, "me"}, 10, "found"},
+		"FoundAtAStart": {claimant{rejected: found}, epochRow{"e", 10, 5, "other"}, 10, "found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
@@ -211,8 +213,8 @@ func TestDistrust(t *testing.T) {
 	}
 }
 
-// TestHubOf: the hub is read from an owner's name, and not from that of a server whose hub is not
-// known.
+// TestHubOf: hubOf reads the hub from an owner's name, and returns none for servers of unknown
+// hubs.
 func TestHubOf(t *testing.T) {
 	s := &Store{claimant: newClaimant()}
 	unknown := s.claimant.owner

@@ -19,17 +19,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// History is how much of the past states of objects is kept.
+// History is the setting of how much of the past states of objects is kept: for how long, up to
+// which size in total, and for which types. Beyond that, the oldest states are deleted first.
 type History struct {
 	Time   time.Duration          // how long a state is kept after its end; 0: no history
 	Bytes  int64                  // limit for the whole history; 0: no history
 	Except []schema.GroupResource // types without history, besides Leases and Events
 }
 
-// DefaultHistory applies unless KeepHistory sets another one.
+// DefaultHistory is the setting of a store until KeepHistory sets another one: seven days, and at
+// most 2 GiB.
 var DefaultHistory = History{Time: 7 * 24 * time.Hour, Bytes: 2 << 30}
 
-// fleeting are types that change all the time, without a useful history.
+// fleeting are types that never have a history, because they change all the time without useful
+// states: Leases and Events.
 var fleeting = []schema.GroupResource{
 	{Group: "coordination.k8s.io", Resource: "leases"}, {Resource: "events"}, {Group: "events.k8s.io", Resource: "events"},
 }
@@ -47,7 +50,7 @@ var (
 	})
 )
 
-// keeping is the History setting of a store, and its clock.
+// keeping is the setting of a store's history, guarded by mu, and the clock of the store.
 type keeping struct {
 	mu  sync.RWMutex
 	is  History
@@ -60,19 +63,21 @@ func (k *keeping) get() History {
 	return k.is
 }
 
+// of reports whether the setting keeps a history of the type.
 func (h History) of(gr schema.GroupResource) bool {
 	return h.Time > 0 && h.Bytes > 0 && !slices.Contains(fleeting, gr) && !slices.Contains(h.Except, gr)
 }
 
-// revisionOverhead is the approximate size of a revision besides its content: the row, and its
-// entries in three indexes.
+// revisionOverhead is the approximate size in bytes of a revision (a past state) in the database
+// besides its content: the row, and its entries in three indexes.
 const revisionOverhead = 100
 
-// wholeEvery is the number of revisions of an object after which one can be decoded without its
-// successors.
+// wholeEvery is the number of revisions of an object after which one is stored whole. Others are
+// stored as differences to the next state, so decoding one reads at most this many.
 const wholeEvery = 32
 
-// header has the stored data of an object besides its body.
+// header has the data of an object's state other than its key and body. In a record it precedes the
+// body as JSON.
 type header struct {
 	Version string            `json:"version"`
 	Kind    string            `json:"kind"`
@@ -84,7 +89,8 @@ type header struct {
 	Note    string            `json:"note,omitempty"`
 }
 
-// record returns a state of an object before compression: the header, a line feed, the body.
+// record returns a state of an object as one text, which is compressed to a revision: the header as
+// JSON, a line feed, and the body.
 func record(h header, body []byte) []byte {
 	out, _ := json.Marshal(h) //nolint:errchkjson // strings and a number
 	return append(append(out, '\n'), body...)
@@ -98,7 +104,8 @@ func headerOf(r *Row) header {
 	return h
 }
 
-// unrecord fills a row, whose key is known, from a record.
+// unrecord parses a record and fills r, which must already have its key, with the header and the
+// body. r.Body shares memory with b. The error is an errDamaged if b is no record.
 func unrecord(b []byte, r *Row) error {
 	head, body, ok := bytes.Cut(b, []byte("\n"))
 	var h header
@@ -115,8 +122,9 @@ func unrecord(b []byte, r *Row) error {
 	return nil
 }
 
-// compressor compresses records, one after another. Small ones have their own encoder, with a
-// smaller window, which is ready sooner.
+// compressor compresses records one after another, for one goroutine at a time. The zero value is
+// ready. Each kind of record has its own encoder: whole for those without a next state, against for
+// small ones, and large. The encoder for small ones has a smaller window, and so is ready sooner.
 type compressor struct{ whole, against, large *zstd.Encoder }
 
 const (
@@ -124,12 +132,14 @@ const (
 	largeWindow = 1 << 23
 )
 
-// mostRecord limits the memory that a damaged revision can cause to be used.
+// mostRecord is the maximum size in bytes of a decompressed record or body. It limits the memory
+// that damaged data can cause to be used.
 const mostRecord = 256 << 20
 
-// compress compresses a record against next, the state that followed, which differs little; nil:
-// the result can be decoded by itself. History is compressed against the successor: so the oldest
-// revision can be deleted, since no other needs it, and the present state is complete.
+// compress compresses b, the record of a state, as the difference to next, the record of the
+// following state. If next is nil, the result can be decoded without another record. The oldest
+// revision can thus be deleted, since no other is a difference to it, and the present state is
+// complete.
 func (c *compressor) compress(b, next []byte) ([]byte, error) {
 	encoder, window, level := &c.whole, largeWindow, zstd.SpeedFastest
 	switch {
@@ -163,22 +173,25 @@ func (c *compressor) compress(b, next []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// state is the state of an object that a change ends.
+// state is the state of an object before a change, which may become a revision.
 type state struct {
 	header    header
 	record    []byte
 	began     int64 // sequence of the change that made it
 	since     int64 // time of that change, in milliseconds
-	revisions int64 // as in the table object
+	revisions int64 // number of revisions, as in the table object
 	sealed    bool  // it has data that must not be read without a key
 }
 
-// stateColumns returns the columns of o and its body b that scanState reads.
+// stateColumns returns the columns, for SELECT, from which scanState reads a state. The statement
+// must name the table object o, and body b.
 func stateColumns(d dialect) string {
 	return "o.id, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, coalesce(o.note, ''), o.began, o.since, o.revisions, " + d.exactBody()
 }
 
-// scanState reads a state. keyed returns the key of the object with an id.
+// scanState reads the present state of an object, with its id. keyed returns a row with the key of
+// the object with this id. If the body of a Secret cannot be decrypted, the state has only its
+// metadata. The error is an errDamaged for a row that cannot be read.
 func (d *database) scanState(rows *sql.Rows, keyed func(id int64) Row) (id int64, s *state, err error) {
 	s = &state{}
 	var labels string
@@ -206,7 +219,8 @@ func (d *database) scanState(rows *sql.Rows, keyed func(id int64) Row) (id int64
 	return id, s, nil
 }
 
-// recall reads the states that the changes end, as far as they belong into the history.
+// recall reads the present states of the objects that the changes replace or delete, and sets
+// object.state. It skips objects without a history.
 func (w *writer) recall(objects map[place]*object) error {
 	ids, byID := [][]any{}, map[int64]place{}
 	for p, o := range objects {
@@ -228,15 +242,17 @@ func (w *writer) recall(objects map[place]*object) error {
 	})
 }
 
-// rowAt returns a row that has only its key.
+// rowAt returns a row that has only the key of the object at p.
 func (d *database) rowAt(p place) Row {
 	gr := d.gr(p.kind)
 	return Row{Group: gr.Group, Resource: gr.Resource, Cluster: p.cluster, Namespace: p.namespace, Name: p.name}
 }
 
-// revise adds the revision for the state that a change ends. next is the header of the following
-// state; nil: the object is deleted. hidden means that the new body is sealed. begins is true if
-// a new state begins.
+// revise ends the state of an object: it adds a revision with that state to out, and the revision's
+// size to w.grown. next and body are the header and body of the following state; next nil: the
+// object is deleted. hidden means that body is encrypted in the database. begins reports whether a
+// new state begins. It is false, and no revision is added, if the object is unchanged or the change
+// is a heartbeat of a Node.
 func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []byte, hidden bool) (begins bool, err error) {
 	s := o.state
 	if s == nil {
@@ -257,8 +273,8 @@ func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []
 		}
 	}
 	against := following
-	// Heartbeats change a Node without a revision, so no revision can be compressed against its
-	// next state. The last revision of a type whose history has ended stands alone, too.
+	// Heartbeats change a Node without a revision, so no revision can be a difference to a Node's next
+	// state. The last revision of a type whose history has ended is also stored whole.
 	if !o.recorded || w.gr(p.kind) == nodes || (s.revisions+1)%wholeEvery == 0 {
 		against = nil
 	}
@@ -287,7 +303,9 @@ func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []
 	return true, nil
 }
 
-// beat reports whether two records of a Node differ only in times of heartbeats.
+// beat reports whether two records of a Node differ only in the times of heartbeats, the
+// resourceVersion and managedFields. Such a change creates no revision. It is false if a record
+// cannot be read.
 func beat(a, b []byte) bool {
 	still := func(record []byte) any {
 		var r Row
@@ -316,7 +334,8 @@ func beat(a, b []byte) bool {
 	return one != nil && reflect.DeepEqual(one, other)
 }
 
-// grow stores the growth of the history.
+// grow adds w.grown, the size of the new revisions, to the size of the history in the database, in
+// the writer's transaction.
 func (w *writer) grow() error {
 	if w.grown == 0 {
 		return nil
@@ -325,12 +344,13 @@ func (w *writer) grow() error {
 	return err
 }
 
-// trimEvery is the interval between checks for revisions that are too old.
+// trimEvery is the interval between two checks for revisions that are too old.
 const trimEvery = time.Minute
 
-// trim deletes the oldest revisions if they are too old or the history is too large: one chunk at
-// a time, so that writes do not wait long. It uses the writing connection, so that busy readers
-// do not delay the writer.
+// trim deletes the oldest revisions if they are too old, or the history is too large. One call
+// deletes at most one chunk, so that writes do not wait long. If the history is not too large, trim
+// looks for old revisions at most once per trimEvery. It uses the connection for writes, because
+// busy readers must not delay the writer. The caller must not hold d.mu.
 func (d *database) trim(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -378,7 +398,7 @@ func (d *database) trim(ctx context.Context) error {
 		if _, file := d.dialect.(sqliteDialect); !file {
 			return nil
 		}
-		// Also those that were salvaged.
+		// Salvaged objects that were not deleted have a negative number in ended.
 		_, err := tx.ExecContext(ctx, "DELETE FROM past WHERE ended < 0 AND ended >= ?", -last)
 		return err
 	}); err != nil {
@@ -389,12 +409,15 @@ func (d *database) trim(ctx context.Context) error {
 	return nil
 }
 
-// grew records the growth of the history, after the transaction.
+// grew adds by, which may be negative, to the size of the history in memory and in the metric. It
+// is called after the transaction with the change.
 func (d *database) grew(by int64) {
 	historyBytes.Set(float64(d.history.Add(by)))
 }
 
-// dropHistory deletes the history of a type in a cluster, in chunks.
+// dropHistory deletes the history of a type in a cluster, in several transactions. The present
+// objects stay. kind is the number of the type. transact is d.transact if the caller holds d.mu,
+// else d.locked.
 func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, transact transaction) error {
 	const some = 100 // objects, each with many revisions
 	for n := some; n == some; {
@@ -427,7 +450,8 @@ func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, 
 	return nil
 }
 
-// forgetPast deletes the revisions of an object in a transaction, and returns their size.
+// forgetPast deletes the revisions of the object with this id, in a transaction, and returns their
+// size. The caller passes the size to shrink, and after the commit to grew.
 func (d *database) forgetPast(ctx context.Context, tx *sql.Tx, object int64) (freed int64, err error) {
 	if err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT coalesce(sum(length(body) + "+strconv.Itoa(revisionOverhead)+"), 0) FROM revision WHERE object = ?"),
 		object).Scan(&freed); err != nil {
@@ -441,7 +465,8 @@ func (d *database) forgetPast(ctx context.Context, tx *sql.Tx, object int64) (fr
 	return freed, nil
 }
 
-// shrink stores, in a transaction, that the history is smaller.
+// shrink subtracts freed, the size of deleted revisions, from the size of the history in the
+// database, in a transaction.
 func (d *database) shrink(ctx context.Context, tx *sql.Tx, freed int64) error {
 	if freed == 0 {
 		return nil

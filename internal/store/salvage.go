@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -12,6 +11,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -37,37 +37,42 @@ var (
 	})
 )
 
+// Sizes and limits of a salvage.
 const (
-	// salvageRevisions is how many revisions are read, and written, at once.
+	// salvageRevisions is how many revisions of an object are read from the damaged file, and written
+	// to the new one, at once.
 	salvageRevisions = wholeEvery
-	// salvageObjects is how many objects are read at once.
+	// salvageObjects is how many objects are read from the damaged file at once.
 	salvageObjects = 100
 	// salvageDelay is the delay before the next attempt when the new file cannot be written.
 	salvageDelay = 10 * time.Second
-	// mostBroken is how many unreadable ranges are skipped. After that, the rest counts as one
-	// unreadable range.
+	// mostBroken is the maximum number of unreadable ranges that a salvage skips. After that, the rest
+	// of the file counts as one unreadable range.
 	mostBroken = 10_000
-	// oldestSalvaged is the first schema version whose history can be read like that of this
-	// version. So an upgrade does not end the salvage of such a file.
+	// oldestSalvaged is the first version of the schema whose history this version can still read. So
+	// an upgrade of Orrery does not end the salvage of a file with an earlier schema.
 	oldestSalvaged = 7
-	// mostSequence limits the sequence that a damaged file can cause: there must be numbers left
-	// above it.
+	// mostSequence is the greatest sequence that is accepted from a damaged file. The new file
+	// continues above it, and must not run out of numbers.
 	mostSequence = sequences / 10
 )
 
-// errReplaced means that the target file of the salvage is no longer open.
+// errReplaced means that the database to which the history is copied is no longer the open one. The
+// salvage ends.
 var errReplaced = errors.New("the mirror's database was replaced")
 
-// predecessor names a file that was set aside, or will be, until the new file has recorded it.
+// predecessor names a damaged file that was set aside, or will be. It is stored as JSON beside the
+// database, until the new file has recorded that its history is to be salvaged.
 type predecessor struct {
 	File string `json:"file"` // file name without the directory
-	Seq  int64  `json:"seq"`  // its sequence; 0: unknown
+	Seq  int64  `json:"seq"`  // last sequence of the file; 0: unknown
 }
 
+// asideNote returns the path of the file beside the database that contains the predecessor as JSON.
 func (s *Store) asideNote() string { return s.path + ".aside" }
 
-// noteAside records the file that is about to be set aside, so that the next new file salvages
-// its history.
+// noteAside writes the note (asideNote) about the damaged file that is about to be set aside. The
+// next new file then salvages the history of that file. It replaces an earlier note.
 func (s *Store) noteAside(a predecessor) error {
 	b, err := json.Marshal(a)
 	if err == nil {
@@ -79,19 +84,25 @@ func (s *Store) noteAside(a predecessor) error {
 	return nil
 }
 
-// claim returns what is left to salvage into an opened database; nil: nothing. A new database
-// takes over from a file that was set aside before.
+// claim returns the salvage that is to be done, or continued, into the database d that was just
+// opened; nil: none. If d is new and a note names a file that was set aside, it begins the salvage
+// of that file. It removes the note, and sets d.salvaging. After an error the note stays, and the
+// caller must not use d: the next open calls claim again. The caller holds s.opening.
 func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err error) {
 	b, err := os.ReadFile(s.asideNote())
 	switch {
 	case err == nil:
 		var a predecessor
-		// Otherwise the file was not set aside in the end, or the takeover was done already: a
-		// new file has only been claimed.
+		// If the sequence is greater, the file was not set aside in the end, or the salvage was recorded
+		// already. A new file has only been claimed.
 		if json.Unmarshal(b, &a) == nil && d.found.seq%claimStride == 0 {
 			err = s.takeOver(ctx, d, a)
 		}
-		if err = cmp.Or(err, os.Remove(s.asideNote())); err != nil {
+		// After a failure the note stays, so that the next open takes over.
+		if err == nil {
+			err = os.Remove(s.asideNote())
+		}
+		if err != nil {
 			return nil, fmt.Errorf("take over from the database that was set aside: %w", err)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -104,13 +115,16 @@ func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err erro
 	return left, nil
 }
 
-// takeOver sets the sequence of a new file above that of the file that was set aside, and records
-// that there is a history to salvage.
+// takeOver prepares the new file d for the history of the file a, which was set aside. It sets the
+// sequence of d above that of a, so that no number is used twice. It records in d that there is a
+// history to salvage, and the clusters of a, so that Store.Clusters returns them before anything of
+// their history is salvaged. If the file a does not exist, or none of its sequences can be read, it
+// records nothing and returns nil.
 func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error {
 	base := a.Seq
 	old, err := openDamaged(filepath.Join(filepath.Dir(s.path), a.File), &s.sealing)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it was never set aside
+		return nil // the file was never set aside
 	}
 	if err != nil {
 		return err
@@ -128,15 +142,36 @@ func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error 
 		s.log.Info("Nothing of the history in the damaged database can be read", "setAside", a.File)
 		return nil
 	}
-	return d.locked(ctx, base, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+	var clusters []string
+	_ = old.learn(ctx) // unreadable clusters are left out
+	for name, dropped := range old.clusters {
+		if !dropped && name != "" && utf8.ValidString(name) {
+			clusters = append(clusters, name)
+		}
+	}
+	if err := d.locked(ctx, base, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		for _, name := range clusters {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO cluster (name, dropped) VALUES (?, 0) ON CONFLICT DO NOTHING", name); err != nil {
+				return err
+			}
+		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO salvage (file, base) VALUES (?, ?)", a.File, base)
 		return err
-	})
+	}); err != nil {
+		return err
+	}
+	d.known.Lock()
+	defer d.known.Unlock()
+	for _, name := range clusters {
+		d.clusters[name] = false
+	}
+	return nil
 }
 
-// openDamaged opens a file that was set aside, for reading. Any part may be unreadable or
-// garbage. The file is not opened read-only, because SQLite would then map its index into memory:
-// see fileDSN.
+// openDamaged opens a damaged file for reading, without a check of its contents. Any part may be
+// unreadable or garbage. A missing file is an fs.ErrNotExist, and other damage shows only in
+// queries. SQLite's read-only mode is not used, because it would map the index of the file into
+// memory: see fileDSN.
 func openDamaged(path string, sealing *atomic.Pointer[seal.Keys]) (*database, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
@@ -151,13 +186,15 @@ func openDamaged(path string, sealing *atomic.Pointer[seal.Keys]) (*database, er
 	}, nil
 }
 
-// salvage is the progress of reading a damaged file.
+// salvage is the copying of the history in a damaged file to the file that replaced it, with its
+// progress.
 type salvage struct {
 	file string
-	// The sequence of the new file at the takeover. Nothing in the old file has a greater one.
+	// The sequence of the new file when the salvage was recorded. Nothing in the old file has a
+	// greater one.
 	base       int64
 	after      int64 // id of the last object that was read
-	revisions  int64 // number of revisions read
+	revisions  int64 // number of revisions stored
 	unreadable int64 // number of revisions, objects and ranges that could not be read
 
 	old        *database
@@ -165,7 +202,7 @@ type salvage struct {
 	broken     int // unreadable ranges that were skipped
 }
 
-// left returns the salvage to continue; nil: none.
+// left returns the salvage that is recorded in the database and not finished; nil: none.
 func (d *database) left(ctx context.Context) (*salvage, error) {
 	j := &salvage{}
 	err := d.read.QueryRowContext(ctx, "SELECT file, base, after, revisions, unreadable FROM salvage").Scan(&j.file, &j.base, &j.after, &j.revisions, &j.unreadable)
@@ -178,8 +215,9 @@ func (d *database) left(ctx context.Context) (*salvage, error) {
 	return j, nil
 }
 
-// beginSalvage starts to copy the rest of a damaged file to the database that replaced it, in the
-// background.
+// beginSalvage starts a goroutine that copies the rest of the damaged file of j to d, and sets
+// s.endSalvage. A failure is logged, and the salvage continues after the next open. The caller
+// holds s.opening.
 func (s *Store) beginSalvage(d *database, j *salvage) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.endSalvage = cancel
@@ -191,6 +229,9 @@ func (s *Store) beginSalvage(d *database, j *salvage) {
 	})
 }
 
+// salvage copies the rest of the damaged file of j to d, and then deletes the record of the salvage
+// in d. A file that cannot be opened counts as one unreadable part. The error is errReplaced if d
+// is no longer open.
 func (s *Store) salvage(ctx context.Context, d *database, j *salvage) error {
 	log := s.log.WithValues("setAside", j.file)
 	err := j.open(ctx, filepath.Dir(s.path), &s.sealing)
@@ -233,8 +274,9 @@ func (s *Store) salvage(ctx context.Context, d *database, j *salvage) error {
 	return nil
 }
 
-// open opens the damaged file, and reads its types and clusters. Rows of other types and clusters
-// cannot be interpreted.
+// open opens the damaged file in dir, and reads its types and clusters, as far as they are
+// readable. Revisions of other types and clusters cannot be interpreted. A schema that is too old
+// or too new is an error.
 func (j *salvage) open(ctx context.Context, dir string, sealing *atomic.Pointer[seal.Keys]) (err error) {
 	if j.old, err = openDamaged(filepath.Join(dir, j.file), sealing); err != nil {
 		return err
@@ -254,19 +296,23 @@ func (j *salvage) open(ctx context.Context, dir string, sealing *atomic.Pointer[
 	return nil
 }
 
-// lose counts something that cannot be read.
+// lose counts one part of the damaged file's history that cannot be read, in j and in the metric.
 func (j *salvage) lose() {
 	j.unreadable++
 	historyUnreadable.Inc()
 }
 
-// salvageWrite writes to the new database, and retries until that succeeds.
+// salvageWrite runs f in a transaction of the new database, and retries until it succeeds. Its
+// errors are those of salvageDo.
 func (s *Store) salvageWrite(ctx context.Context, into *database, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.salvageDo(ctx, into, func(d *database) error {
 		return d.locked(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) error { return f(ctx, tx) })
 	})
 }
 
+// salvageDo calls f with the database into, and again every salvageDelay until it succeeds. It
+// returns an error if ctx ends, into is no longer the open database (errReplaced), or the database
+// refuses a row.
 func (s *Store) salvageDo(ctx context.Context, into *database, f func(d *database) error) error {
 	for {
 		err := s.do(ctx, func(d *database) error {
@@ -287,13 +333,14 @@ func (s *Store) salvageDo(ctx context.Context, into *database, f func(d *databas
 	}
 }
 
-// pastObject is an object with revisions.
+// pastObject is an object with revisions, read from the damaged file: a row of the table past.
 type pastObject struct {
 	id, kind, ended               int64
 	cluster, namespace, name, uid string
 }
 
-// next returns the next objects of the damaged file, and skips unreadable ranges; none: the end.
+// next returns the objects after j.after in the damaged file, up to salvageObjects. It skips
+// unreadable ranges and counts them. No objects mean the end of the file.
 func (j *salvage) next(ctx context.Context) (out []pastObject, err error) {
 	for {
 		last := j.after
@@ -322,7 +369,8 @@ func (j *salvage) next(ctx context.Context) (out []pastObject, err error) {
 	}
 }
 
-// skip skips an unreadable range, up to the next readable object; false: there is none.
+// skip moves j.after beyond an unreadable range, so that the next object is readable. It returns
+// false if no later object is readable.
 func (j *salvage) skip(ctx context.Context) bool {
 	readable := func(after int64) bool {
 		var id int64
@@ -351,15 +399,18 @@ func (j *salvage) skip(ctx context.Context) bool {
 	return true
 }
 
-// pastRevision is a row of the table revision.
+// pastRevision is a past state of an object, read from the damaged file: a row of the table
+// revision.
 type pastRevision struct {
 	id, began, since, until, whole int64
 	rv                             string
 	body                           []byte
 }
 
-// salvageObject reads the revisions of an object, some at a time, and stores them. If an object
-// was salvaged in part, it is done again: existing rows stay.
+// salvageObject copies the revisions of one object to d, some at a time, and then stores the
+// progress. It counts parts that cannot be read or stored. It skips an object of a dropped cluster,
+// or of a type without a history. If an earlier call copied a part of the revisions, these rows
+// stay as they are.
 func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pastObject) error {
 	gr, typed := j.old.kinds[o.kind]
 	dropped, known := j.old.clusters[o.cluster]
@@ -382,7 +433,7 @@ func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pa
 		}
 		switch err := s.storeSalvaged(ctx, d, j, o, gr, some); {
 		case err == nil:
-		case d.dialect.fault(err) == faultRow: // the data is garbage
+		case d.dialect.fault(err) == faultRow: // the damaged file has garbage there
 			j.lose()
 		default:
 			return err
@@ -395,7 +446,9 @@ func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pa
 	})
 }
 
-// read reads the next revisions of an object. more is true if there may be further ones.
+// read reads the next revisions of an object after the id after, up to salvageRevisions. more is
+// true if there may be further ones. If a revision is unreadable, read counts that and returns the
+// ones before it, without an error.
 func (j *salvage) read(ctx context.Context, o pastObject, after int64) (out []pastRevision, more bool, err error) {
 	last := after
 	err = each(ctx, j.old.read, "SELECT id, began, since, until, whole, rv, body FROM revision WHERE object = ? AND id > ? ORDER BY id LIMIT ?", func(rows *sql.Rows) error {
@@ -421,10 +474,11 @@ func (j *salvage) read(ctx context.Context, o pastObject, after int64) (out []pa
 	}
 }
 
-// sound returns the revisions that can be decoded. A revision that is compressed against the next
-// one can be decoded if that one can, up to one that stands alone. So it suffices to decode the
-// first of them. The last revision of an object that was alive is compressed against the state
-// that was current, which is not salvaged. This revision is compressed again, to stand alone.
+// sound returns the revisions of some that can be decoded and are not too old. It counts those that
+// cannot be decoded. A revision is stored as the difference to the next one, up to a revision that
+// is stored whole. So it suffices to decode the first of them. last means that no further revisions
+// follow. If the object was not deleted, its last revision is a difference to the present state,
+// which is not salvaged. sound compresses that revision again, as a whole.
 func (j *salvage) sound(ctx context.Context, d *database, o pastObject, gr schema.GroupResource, some []pastRevision, last bool) (out []pastRevision, err error) {
 	oldest := d.keeping.now().Add(-d.keeping.get().Time).UnixMilli()
 	checked := false // the previous revision was decoded, and so this one can be
@@ -460,8 +514,9 @@ func (j *salvage) sound(ctx context.Context, d *database, o pastObject, gr schem
 	return out, nil
 }
 
-// record decodes a revision of the damaged file. It returns an error if the revision belongs to
-// another object.
+// record decodes the revision with this id in the damaged file, and returns its record (header and
+// body). The error is an errDamaged or other error if it cannot be read or belongs to another
+// object.
 func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResource, id int64) (record []byte, err error) {
 	tx, err := j.old.read.BeginTx(ctx, nil)
 	if err != nil {
@@ -491,7 +546,9 @@ func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResou
 	return record, nil
 }
 
-// storeSalvaged stores revisions of an object, unless its cluster or type was dropped meanwhile.
+// storeSalvaged stores revisions of an object in d, and then deletes history that is too old. If
+// the cluster or the type was dropped meanwhile, it stores nothing. It retries like salvageDo, and
+// has the same errors.
 func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pastObject, gr schema.GroupResource, some []pastRevision) error {
 	if len(some) == 0 {
 		return nil
@@ -501,10 +558,10 @@ func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pa
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		stored, grown = 0, 0
-		var forgone int
+		var stopped int
 		// Uses the writing connection, because the holder of the lock must not wait for readers.
 		if err := d.write.QueryRowContext(ctx, "SELECT count(*) FROM forgone WHERE cluster = ? AND (resource = '' OR grp = ? AND resource = ?)",
-			o.cluster, gr.Group, gr.Resource).Scan(&forgone); err != nil || forgone > 0 {
+			o.cluster, gr.Group, gr.Resource).Scan(&stopped); err != nil || stopped > 0 {
 			return err
 		}
 		if err := d.identifyOne(ctx, o.cluster, groupResource{gr.Group, gr.Resource}); err != nil {
@@ -549,10 +606,15 @@ func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pa
 	return s.salvageDo(ctx, d, func(d *database) error { return d.trim(ctx) })
 }
 
-// forgo stops the salvage of a cluster, or of one type in it, that is being dropped.
-func (d *database) forgo(ctx context.Context, cluster string, gr schema.GroupResource) error {
+// stopSalvage records that a cluster, or a type in it, is being dropped, so that a salvage stores
+// no more of its history. An empty gr means all types. It does nothing while no history is being
+// salvaged. transact is d.transact if the caller holds d.mu, else d.locked.
+func (d *database) stopSalvage(ctx context.Context, cluster string, gr groupResource, transact transaction) error {
 	if !d.salvaging.Load() {
 		return nil
 	}
-	return d.exec(ctx, "INSERT INTO forgone (cluster, grp, resource) VALUES (?, ?, ?)", cluster, gr.Group, gr.Resource)
+	return transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO forgone (cluster, grp, resource) VALUES (?, ?, ?)", cluster, gr.group, gr.resource)
+		return err
+	})
 }

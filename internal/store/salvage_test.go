@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -23,7 +24,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// pastStates is every former state that a store has of pods, whole, by its sequence, and what it has of deletions.
+// pastStates has all former states of pods in a store, by the sequence of the change that ended
+// each, and all deletions.
 type pastStates struct {
 	States  map[int64]Revision
 	Deleted []string
@@ -66,7 +68,8 @@ func former(t *testing.T, s *Store, clusters ...string) (out pastStates) {
 
 const salvageNames = 40
 
-// aged makes a database with a past: objects of two clusters that changed, some of them often, were deleted, and were made anew.
+// aged creates a database with a history. The objects of two clusters were changed, some of
+// them often, deleted and created again.
 func aged(t *testing.T, dir string) (before pastStates, epoch string) {
 	t.Helper()
 	s := openStore(t, dir)
@@ -101,7 +104,7 @@ func aged(t *testing.T, dir string) (before pastStates, epoch string) {
 	return before, epoch
 }
 
-// salvaged opens a store, and waits until it has salvaged what there is. It returns what the log said.
+// salvaged opens a store, waits until the salvage is complete, and returns the log.
 func salvaged(t *testing.T, dir string) (s *Store, said string) {
 	t.Helper()
 	var log bytes.Buffer
@@ -112,7 +115,8 @@ func salvaged(t *testing.T, dir string) (s *Store, said string) {
 	return s, log.String()
 }
 
-// TestSalvage: what a damaged file has of the past is in the new one as it was, whole; what cannot be read is said, and nothing is made up.
+// TestSalvage: the readable history of a damaged file is copied to the new one unchanged. The
+// log says what cannot be read. Nothing is invented.
 func TestSalvage(t *testing.T) {
 	sql := func(statement string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
@@ -155,7 +159,7 @@ func TestSalvage(t *testing.T) {
 			before, epoch := aged(t, dir)
 			tc.damage(t, dir)
 			s, said := salvaged(t, dir)
-			if s.Losses() == 0 { // it is found when it is used
+			if s.Losses() == 0 { // damage that is found only by reads
 				use(t, s)
 				check(t, s.Close())
 				var again string
@@ -165,7 +169,8 @@ func TestSalvage(t *testing.T) {
 			after := former(t, s, "a", "b")
 			wrong := 0
 			for seq, state := range after.States {
-				if !state.Until.After(time.Now().Add(-time.Hour)) || seq > 2*claimStride { // no number of the new file
+				// Salvaged states keep their sequences, and get none of the new file.
+				if !state.Until.After(time.Now().Add(-time.Hour)) || seq > 2*claimStride {
 					t.Errorf("state %d until %s", seq, state.Until)
 				}
 				if diff := cmp.Diff(before.States[seq], state); diff != "" && wrong < 3 {
@@ -193,7 +198,7 @@ func TestSalvage(t *testing.T) {
 			if now == epoch {
 				t.Error("the epoch is that of the damaged file")
 			}
-			// What comes now comes after what was, in the same history.
+			// New changes continue the same history after the former states.
 			var last int64
 			for seq := range before.States {
 				last = max(last, seq)
@@ -218,7 +223,7 @@ func TestSalvage(t *testing.T) {
 			}
 			held(t, s)
 			checkIntegrity(t, s)
-			// It ages as the rest does.
+			// Salvaged states expire like others.
 			s.keeping.now = func() time.Time { return time.Now().Add(8 * 24 * time.Hour) }
 			for range 5 {
 				s.db.trimmed = time.Time{}
@@ -231,7 +236,8 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
-// TestSalvageWhileRunning: it is salvaged as well what is found to be damaged while it is used; meanwhile the store works.
+// TestSalvageWhileRunning: damage that is found while the store runs leads to a salvage as
+// well. The store works in the meantime.
 func TestSalvageWhileRunning(t *testing.T) {
 	dir := t.TempDir()
 	before, _ := aged(t, dir)
@@ -245,7 +251,36 @@ func TestSalvageWhileRunning(t *testing.T) {
 	}
 }
 
-// TestSalvageLeavesOutWhatWasDropped: a cluster, or a type, that leaves while it is salvaged leaves the history as well.
+// TestSalvageIsTakenOverAgain: if the new file cannot record that there is a history to salvage, as
+// on a full disk, the next open records it.
+func TestSalvageIsTakenOverAgain(t *testing.T) {
+	dir := t.TempDir()
+	before, _ := aged(t, dir)
+	const aside = "mirror.db.damaged-20260101T000000.000Z"
+	check(t, os.Rename(filepath.Join(dir, "mirror.db"), filepath.Join(dir, aside)))
+	s := openStore(t, dir)
+	_, err := s.db.write.ExecContext(t.Context(), "CREATE TRIGGER refuse BEFORE INSERT ON salvage BEGIN SELECT RAISE(ABORT, 'not now'); END")
+	check(t, errors.Join(err, s.noteAside(predecessor{File: aside}), s.Close()))
+	s = openStore(t, dir)
+	if _, err := s.Epoch(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Fatalf("%v, want ErrUnavailable: what is to be salvaged cannot be recorded", err)
+	}
+	check(t, s.Close())
+	db, err := sql.Open("sqlite", filepath.Join(dir, "mirror.db"))
+	check(t, err)
+	_, err = db.ExecContext(t.Context(), "DROP TRIGGER refuse")
+	check(t, errors.Join(err, db.Close()))
+	s, said := salvaged(t, dir)
+	if after := former(t, s, "a", "b"); !cmp.Equal(before, after) {
+		t.Errorf("%d of %d states, said: %s", len(after.States), len(before.States), said)
+	}
+	if _, err := os.Stat(s.asideNote()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want no note: the salvage is recorded", err)
+	}
+}
+
+// TestSalvageLeavesOutWhatWasDropped: if a cluster is dropped during the salvage, its history
+// is not salvaged. Dropping a type after the salvage deletes its salvaged history.
 func TestSalvageLeavesOutWhatWasDropped(t *testing.T) {
 	dir := t.TempDir()
 	before, _ := aged(t, dir)
@@ -253,7 +288,7 @@ func TestSalvageLeavesOutWhatWasDropped(t *testing.T) {
 	_, err := s.db.write.ExecContext(t.Context(), "DROP TABLE label")
 	check(t, errors.Join(err, s.Close()))
 	s = openStore(t, dir)
-	use(t, s) // it is found
+	use(t, s) // it finds the damage
 	check(t, s.DropCluster(t.Context(), "b"))
 	s.salvaging.Wait()
 	if after := former(t, s, "b"); len(after.States) != 0 || strings.Contains(strings.Join(after.Deleted, "\n"), " b/") {
@@ -271,7 +306,50 @@ func TestSalvageLeavesOutWhatWasDropped(t *testing.T) {
 	}
 }
 
-// downgrade takes back what migrations after a version did to a file.
+// TestSalvageLeavesOutPendingDeletions: while the deletion of a cluster or type is pending, and
+// after a write to it has completed the deletion, the salvage brings nothing of its history back.
+func TestSalvageLeavesOutPendingDeletions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		requested func(s *Store)
+		rejoins   bool
+	}{
+		"Cluster":        {requested: func(s *Store) { s.HideCluster("b") }},
+		"ClusterRejoins": {requested: func(s *Store) { s.HideCluster("b") }, rejoins: true},
+		"Type":           {requested: func(s *Store) { s.addPendingDeletion("b", pods) }},
+		"TypeRejoins":    {requested: func(s *Store) { s.addPendingDeletion("b", pods) }, rejoins: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			before, _ := aged(t, dir)
+			const aside = "mirror.db.damaged-20260101T000000.000Z"
+			check(t, os.Rename(filepath.Join(dir, "mirror.db"), filepath.Join(dir, aside)))
+			s := openStore(t, dir)
+			check(t, s.noteAside(predecessor{File: aside}))
+			left, err := s.claim(t.Context(), s.db)
+			check(t, err)
+			// The clusters are known at once, so that those that the hub lacks can be hidden.
+			if clusters, err := s.Clusters(t.Context()); err != nil || !cmp.Equal([]string{"a", "b"}, clusters) {
+				t.Errorf("clusters %v, %v", clusters, err)
+			}
+			tc.requested(s)
+			if tc.rejoins {
+				write(t, s, pod("b", "x", "new", nil, nil))
+			}
+			check(t, s.salvage(t.Context(), s.db, left))
+			after := former(t, s, "a", "b")
+			wanted := maps.Clone(before.States)
+			maps.DeleteFunc(wanted, func(_ int64, r Revision) bool { return r.Row.Cluster == "b" })
+			if !cmp.Equal(wanted, after.States) {
+				t.Errorf("%d states are known, want the %d of the other cluster", len(after.States), len(wanted))
+			}
+			if strings.Contains(strings.Join(after.Deleted, "\n"), " b/") {
+				t.Errorf("deletions are known: %v", after.Deleted)
+			}
+		})
+	}
+}
+
+// downgrade reverses the migrations of a file that follow a version.
 func downgrade(t *testing.T, file string, version int) {
 	t.Helper()
 	undo := map[int][]string{
@@ -296,8 +374,8 @@ func downgrade(t *testing.T, file string, version int) {
 	check(t, db.Close())
 }
 
-// TestSalvageGoesOnAfterAnUpgrade: a version that reads the schema of the file that was set aside
-// goes on with the salvage that an earlier one began.
+// TestSalvageGoesOnAfterAnUpgrade: a version that can read the schema of the file that was set
+// aside continues the salvage of an earlier version.
 func TestSalvageGoesOnAfterAnUpgrade(t *testing.T) {
 	for version := oldestSalvaged; version < len(sqliteMigrations); version++ {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
@@ -308,7 +386,7 @@ func TestSalvageGoesOnAfterAnUpgrade(t *testing.T) {
 			check(t, err)
 			persist(t, s, pod("a", "x", "0", nil, nil))
 			s.salvaging.Wait()
-			// As it was when the salvage began.
+			// Restore the state at the beginning of the salvage.
 			aside := setAside(t, dir)
 			if len(aside) != 1 {
 				t.Fatalf("set aside are %v", aside)
@@ -329,7 +407,8 @@ func TestSalvageGoesOnAfterAnUpgrade(t *testing.T) {
 	}
 }
 
-// TestSalvageKilled kills the process that salvages at random points: the next one goes on, and in the end everything is there, once.
+// TestSalvageKilled kills the salvaging process at random moments. The next process continues,
+// and in the end each state is salvaged exactly once.
 func TestSalvageKilled(t *testing.T) {
 	if dir := os.Getenv("STORE_TEST_SALVAGE"); dir != "" {
 		s, err := Open(t.Context(), dir)

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// sqliteMigrations lead from an empty database to the schema of this version. The database's
-// user_version is the number of applied ones. A released migration is never edited, only followed
-// by another one.
+// sqliteMigrations are the statements of each version of the schema of a file, from version 1 on.
+// The pragma user_version of a file is the number of migrations that ran on it. A released
+// migration is never edited, only followed by another one.
 var sqliteMigrations = [][]string{
 	// object is small, so that listing, filtering and paging read little. A body is only read for
 	// returned rows and for requirements on fields. The key of label has the page order, so that
@@ -66,7 +66,8 @@ var sqliteMigrations = [][]string{
 		PRIMARY KEY (cluster, type, key, value, namespace, name)
 	) STRICT, WITHOUT ROWID;
 	`},
-	// Data to continue after a restart without reading everything again.
+	// What the mirror needs to continue after a restart without reading everything again: notes and
+	// checkpoints. epoch has the ID of the file.
 	{`
 	ALTER TABLE object ADD COLUMN note TEXT; -- NULL: written before there were notes
 	ALTER TABLE served ADD COLUMN checkpoint TEXT; -- NULL: none
@@ -242,9 +243,9 @@ var sqliteMigrations = [][]string{
 			DELETE FROM prose_words WHERE rowid = old.object; INSERT INTO prose_words (rowid, words) VALUES (new.object, new.words); END`,
 		`CREATE TRIGGER prose_untold AFTER DELETE ON prose BEGIN DELETE FROM prose_words WHERE rowid = old.object; END`,
 	},
-	// Both indexes get smaller pages. A search jumps to a later entry by pages, and then reads
-	// through one page. With the previous 4,050 bytes, searches for several texts took nearly
-	// twice as long, and writes were no faster.
+	// The indexes of parts of names and of words get smaller pages. A search jumps to a later entry by
+	// pages, and then reads through one page. With the previous 4,050 bytes, searches for several
+	// texts took nearly twice as long, and writes were no faster.
 	{
 		`DROP TABLE object_grams`,
 		`CREATE VIRTUAL TABLE object_grams USING fts5(name, content='', contentless_delete=1, detail=none, tokenize='trigram case_sensitive 1')`,
@@ -269,7 +270,8 @@ var sqliteMigrations = [][]string{
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }
 
-// migrate runs the migrations that the database does not have yet.
+// migrate runs the migrations that have not run on the database yet, each in a transaction. The
+// error is an errNewer if more migrations ran on it than this version of Orrery has.
 func migrate(ctx context.Context, d dialect, db connection) error {
 	version, err := d.version(ctx, db)
 	if err != nil {
@@ -287,6 +289,8 @@ func migrate(ctx context.Context, d dialect, db connection) error {
 	return nil
 }
 
+// migrateOne runs the statements of one migration and stores version, the number of the migration,
+// in one transaction.
 func migrateOne(ctx context.Context, d dialect, db connection, version int, script []string) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

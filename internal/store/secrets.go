@@ -12,11 +12,13 @@ import (
 	"orrery.dev/orrery/internal/seal"
 )
 
-// KeepData makes a cluster's Secrets have data only where keep is true. Labels are nil for
-// deleted Secrets. The data is encrypted with the newest key. Other data is deleted, with its
-// history; the metadata stays. The journal also drops it: see Since. Data without a known key is
-// deleted, too; lost counts the Secrets that should have kept such data. Where data is deleted,
-// the checkpoint of the type is deleted. KeepData is idempotent.
+// KeepData deletes the stored data of a cluster's Secrets for which keep returns false, with their
+// history. Their metadata stays. For deleted Secrets, keep is called with nil as labels. keep is
+// called several times, and must return the same result each time. Data that stays is encrypted
+// again with the newest key. Data whose key is unknown is deleted, too; lost is the number of
+// existing Secrets whose data was to stay. The events of the journal lose the data as well. Before
+// data of an existing Secret is deleted, the checkpoint of the type is deleted. KeepData is
+// idempotent.
 func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error) {
 	var resealed int
 	s.journal.strip(cluster, keep)
@@ -24,7 +26,7 @@ func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespac
 		lost, resealed, err = d.keepData(ctx, cluster, keep)
 		return err
 	})
-	s.journal.strip(cluster, keep) // also from events of concurrent writes
+	s.journal.strip(cluster, keep) // also from events that writes have added meanwhile
 	if err != nil {
 		return 0, fmt.Errorf("look after the data of Secrets of cluster %s: %w", cluster, err)
 	}
@@ -38,32 +40,36 @@ func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespac
 	return lost, nil
 }
 
-// sealedHead is the length of the beginning of sealed data that has the format and the key.
+// sealedHead is the number of bytes at the beginning of encrypted data that are its format and the
+// identity of its key.
 const sealedHead = 1 + seal.HeadSize
 
-// secretWork is the work on the sealed data of a cluster.
+// secretWork is what KeepData has to do with the encrypted data of Secrets in a cluster, as
+// secretsToDo returns it.
 type secretWork struct {
-	lost      int
-	strip     []sealedBody // their data is deleted
+	lost      int          // existing Secrets whose data was to stay, and has no key
+	strip     []sealedBody // bodies whose data is deleted
 	forget    []int64      // objects whose history is deleted
 	bodies    []int64      // ids of objects to encrypt again
-	revisions []int64      // to encrypt again
+	revisions []int64      // ids of revisions to encrypt again
 }
 
-// sealedBody is the body of an object with this beginning.
+// sealedBody names an encrypted body of a Secret, by the id of the object. head are the first
+// sealedHead bytes of the data.
 type sealedBody struct {
 	object int64
 	head   []byte
 }
 
-// sealedPast is a sealed revision of an object.
+// sealedPast names an encrypted revision (past state) of a Secret. head are the first sealedHead
+// bytes of the data.
 type sealedPast struct {
 	object, revision int64
 	namespace        string
 	head             []byte
 }
 
-// liveSecret is an existing Secret with sealed data.
+// liveSecret is an existing Secret with encrypted data.
 type liveSecret struct {
 	sealedBody
 
@@ -71,7 +77,9 @@ type liveSecret struct {
 	labels    map[string]string
 }
 
-// secretsToDo returns the work to do. It is pure.
+// secretsToDo returns the work of KeepData for a cluster. live are the existing Secrets with
+// encrypted data, and past are the encrypted revisions. labels are those of existing Secrets, by
+// id. If keys is nil, all data is deleted. It is pure.
 func secretsToDo(live []liveSecret, labels map[int64]map[string]string, past []sealedPast, keys *seal.Keys, keep func(string, map[string]string) bool) (w secretWork) {
 	old := func(head []byte) bool { return !bytes.Equal(head[1:], keys.Newest()) }
 	for _, o := range live {
@@ -144,7 +152,7 @@ func (d *database) keepData(ctx context.Context, cluster string, keep func(strin
 		return 0, 0, nil
 	}
 	w := secretsToDo(live, all, past, d.sealing.Load(), keep)
-	// No checkpoint may cover rows without their data, even after an interruption.
+	// No checkpoint may cover rows whose data is deleted, even if the deletion is interrupted.
 	if len(w.strip) > 0 {
 		if err := d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", cluster, kind); err != nil {
 			return 0, 0, err
@@ -177,7 +185,8 @@ func (d *database) keepData(ctx context.Context, cluster string, keep func(strin
 	return w.lost, resealed, nil
 }
 
-// strip deletes the data of bodies that have not been written since.
+// strip deletes the encrypted data of bodies. It skips a body that was written since it was read:
+// its data no longer begins with head.
 func (d *database) strip(ctx context.Context, bodies []sealedBody) error {
 	return d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		text := say(d.dialect, fmt.Sprintf("UPDATE body SET packed = NULL WHERE object = ? AND substr(packed, 1, %d) = ?", sealedHead))
@@ -190,7 +199,8 @@ func (d *database) strip(ctx context.Context, bodies []sealedBody) error {
 	})
 }
 
-// forgetAll deletes the history of objects.
+// forgetAll deletes the history of the objects with these ids, in one transaction. The caller must
+// not hold d.mu.
 func (d *database) forgetAll(ctx context.Context, objects []int64) error {
 	var freed int64
 	if err := d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
@@ -210,8 +220,10 @@ func (d *database) forgetAll(ctx context.Context, objects []int64) error {
 	return nil
 }
 
-// reseal encrypts data with the newest key. The query find returns for an id: the object, the
-// revision (0: it is a body), the key, the UID and the data.
+// reseal encrypts data of Secrets in a cluster again, with the newest key, in one transaction. n is
+// the number of values that it wrote. It skips data that no key can decrypt. ids are those of
+// bodies or revisions. For an id, the query find returns the object, the revision (0 for a body),
+// the namespace, the name, the UID and the data. The statement put stores the new data.
 func (d *database) reseal(ctx context.Context, cluster, find, put string, ids []int64) (n int, err error) {
 	err = d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		n = 0

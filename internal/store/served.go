@@ -9,19 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Type is a type whose objects are stored for a cluster. It is recorded so that a cluster that
-// does not answer can be searched.
+// Type records that objects of a type are stored for a cluster. With the record, the objects can be
+// searched while the cluster does not answer.
 type Type struct {
 	Cluster  string
 	Resource schema.GroupResource
 	API      []byte // description of the type, in the mirror's encoding
 }
 
+// saveType records a type of a cluster. It does the work of Store.SaveType, and takes d.mu.
 func (d *database) saveType(ctx context.Context, t Type) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	gr := groupResource{t.Resource.Group, t.Resource.Resource}
-	if err := d.deleteOwedOne(ctx, t.Cluster, gr); err != nil {
+	if err := d.completeDeletion(ctx, t.Cluster, gr); err != nil {
 		return fmt.Errorf("save type %s of cluster %s: %w", t.Resource, t.Cluster, err)
 	}
 	if err := d.identifyOne(ctx, t.Cluster, gr); err != nil {
@@ -45,7 +46,7 @@ func (d *database) served(ctx context.Context) ([]Type, error) {
 		WHERE c.dropped = 0 ORDER BY c.name, t.grp, t.resource`, func(rows *sql.Rows) error {
 		var t Type
 		err := rows.Scan(&t.Cluster, &t.Resource.Group, &t.Resource.Resource, &t.API)
-		if whole, typed := d.owed.has(t.Cluster, groupResource{t.Resource.Group, t.Resource.Resource}); err == nil && !whole && !typed {
+		if whole, typed := d.pendingDeletions.has(t.Cluster, groupResource{t.Resource.Group, t.Resource.Resource}); err == nil && !whole && !typed {
 			out = append(out, t)
 		}
 		return err
@@ -55,8 +56,9 @@ func (d *database) served(ctx context.Context) ([]Type, error) {
 	return out, nil
 }
 
-// Key is the key and version of a stored object. ResourceVersion is "" if the stored data lacks
-// something that this version of Orrery stores.
+// Key is the key and version of a stored object, which the mirror compares with the cluster.
+// ResourceVersion is "" if an older version of Orrery stored the object without data that this
+// version stores. The mirror then writes it again.
 type Key struct {
 	Namespace, Name string
 	UID             types.UID
@@ -78,7 +80,8 @@ func (d *database) keys(ctx context.Context, cluster string, gr schema.GroupReso
 	return out, nil
 }
 
-// visible returns the cluster's name; "" while the cluster is being dropped.
+// visible returns the name of a cluster for a query. It returns "", for which no rows exist, while
+// the cluster is marked as dropped. An unknown name is returned unchanged.
 func (d *database) visible(cluster string) string {
 	d.known.RLock()
 	defer d.known.RUnlock()

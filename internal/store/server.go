@@ -16,16 +16,19 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// server is a database on a database server.
+// server describes a database on a database server: its address, its dialect, and how to connect to
+// it.
 type server struct {
-	address string // without credentials
+	address string // for messages, without credentials
 	dialect dialect
 	connect func() (*sql.DB, error)
 }
 
-// errUnfit means that the database can never be used for the mirror.
+// errUnfit means that the database cannot be used for the mirror until an administrator changes it.
+// Retries do not help.
 var errUnfit = errors.New("database is not fit for the mirror")
 
+// unfit returns an errUnfit whose text gives the reason why.
 func unfit(why string) error { return fmt.Errorf("%w: %s", errUnfit, why) }
 
 // writePatience limits a write, and connectPatience the time to connect. Both are retried after
@@ -38,13 +41,16 @@ const (
 var errDSN = errors.New("the mirror's DSN must be postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS " +
 	"or mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS; in the first, write other characters than letters and digits of the password as %XX")
 
-// CheckDSN returns an error for an invalid DSN. It does not connect to the server.
+// CheckDSN returns an error if the DSN of a database is invalid, for the check of a flag. It does
+// not connect to the server, but may read the files that the DSN names. The error does not contain
+// the DSN.
 func CheckDSN(dsn string) error {
 	_, err := parseDSN(dsn)
 	return err
 }
 
-// parseDSN parses a DSN. Errors of the drivers may contain its password, and are not returned.
+// parseDSN parses the DSN of a PostgreSQL, MySQL or MariaDB database. It does not connect. The
+// error is an errDSN. Errors of the drivers may contain the password, and are not returned.
 func parseDSN(dsn string) (*server, error) {
 	dsn = strings.TrimSpace(dsn)
 	switch scheme, rest, _ := strings.Cut(dsn, "://"); scheme {
@@ -110,7 +116,8 @@ func parseMySQL(dsn string) (*server, error) {
 	}, nil
 }
 
-// open connects to the server, and updates the schema of the database.
+// open connects to the server, updates the schema of the database, and claims it for the store that
+// c describes. An error is classified, as by classify.
 func (s *server) open(ctx context.Context, c claimant) (*database, error) {
 	write, err := s.connect()
 	if err != nil {
@@ -129,7 +136,8 @@ func (s *server) open(ctx context.Context, c claimant) (*database, error) {
 	return db, nil
 }
 
-// connectionLost reports whether an error is about the network connection.
+// connectionLost reports whether an error is one of the network connection, or the end of a
+// deadline. The database may then work later.
 func connectionLost(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)

@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// persist writes until the database takes it, as the mirror does.
+// persist writes until the database accepts the rows, as the mirror does.
 func persist(t *testing.T, s *Store, rows ...Row) {
 	t.Helper()
 	changes := make([]Change, 0, len(rows))
@@ -35,7 +35,7 @@ func persist(t *testing.T, s *Store, rows ...Row) {
 	})
 }
 
-// consistent says that every table has what belongs to the objects, and nothing else.
+// consistent checks that each table has exactly the rows that belong to the objects.
 func consistent(t *testing.T, db *sql.DB, objects int) {
 	t.Helper()
 	const miscounted = "SELECT count(*) FROM tally t WHERE objects <> " +
@@ -68,8 +68,8 @@ func numbered(from, n int) []Row {
 	return rows
 }
 
-// TestConnectionCut: the connection is ended while a batch waits in the middle of its transaction. Nothing of the batch is
-// stored, it is said to be unavailable, and the same batch is written by the next try.
+// TestConnectionCut ends the connection while a batch waits within its transaction. Nothing of
+// the batch is stored, Write returns ErrUnavailable, and the next attempt writes the batch.
 func TestConnectionCut(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)
@@ -117,8 +117,8 @@ func TestConnectionCut(t *testing.T) {
 	})
 }
 
-// TestServerKilled: the server is killed under writes and comes back. What was reported as written is there, and batches are
-// whole.
+// TestServerKilled: the server is killed during writes and restarted. All rows that were
+// reported as written are stored, and batches are complete.
 func TestServerKilled(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)
@@ -152,8 +152,9 @@ func TestServerKilled(t *testing.T) {
 	})
 }
 
-// TestReplacedDatabase: a database that is another one, or is in an earlier state than it was left in, as a replica that was
-// promoted without the last commits, has a new epoch: whoever writes is told, and no checkpoint of before holds.
+// TestReplacedDatabase: if a database was replaced, or is in an earlier state than it was left
+// in, such as a promoted replica without the last commits, it gets a new epoch. OnLoss
+// functions are called, and no earlier checkpoint is valid.
 func TestReplacedDatabase(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for name, change := range map[string]string{
@@ -162,8 +163,8 @@ func TestReplacedDatabase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 				s := openStore(t, at)
-				told := 0
-				s.OnLoss(func() { told++ })
+				calls := 0
+				s.OnLoss(func() { calls++ })
 				write(t, s, numbered(0, 10)...)
 				saveType(t, s, "a", pods)
 				epoch, err := s.Epoch(t.Context())
@@ -178,8 +179,8 @@ func TestReplacedDatabase(t *testing.T) {
 				check(t, err)
 				state, err := s.Checkpoint(t.Context(), "a", pods)
 				check(t, err)
-				if now == epoch || state != nil || told != 1 || s.Losses() != 1 {
-					t.Errorf("epoch %s after %s, checkpoint %q, told %d times of %d losses", now, epoch, state, told, s.Losses())
+				if now == epoch || state != nil || calls != 1 || s.Losses() != 1 {
+					t.Errorf("epoch %s after %s, checkpoint %q, notified %d times of %d losses", now, epoch, state, calls, s.Losses())
 				}
 				persist(t, s, numbered(10, 1)...)
 				check(t, s.SaveCheckpoints(t.Context(), []Checkpoint{{Cluster: "a", Resource: pods, Epoch: epoch, State: []byte("at 7")}}))
@@ -191,7 +192,7 @@ func TestReplacedDatabase(t *testing.T) {
 	}
 }
 
-// TestEmptiedDatabase: a database whose tables are gone gets them again.
+// TestEmptiedDatabase: a database whose tables were dropped gets new ones.
 func TestEmptiedDatabase(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)
@@ -227,7 +228,8 @@ func TestOpenDSN(t *testing.T) {
 			}
 		})
 	}
-	// A server that does not answer: the store is there, and says so without the password.
+	// If a server does not answer, the store opens, and its errors and log do not contain the
+	// password.
 	for name, dsn := range map[string]string{
 		"PostgreSQL": "postgres://u:secret@127.0.0.1:1/d", "MySQL": "mysql://u:secret@tcp(127.0.0.1:1)/d",
 	} {
@@ -253,7 +255,8 @@ func TestOpenDSN(t *testing.T) {
 	})
 }
 
-// TestHostileBodies: what databases have no text for, what is deep and what is large is stored as it is, and found.
+// TestHostileBodies: bodies with characters that databases cannot store as text, deep ones and
+// large ones are stored unchanged and found.
 func TestHostileBodies(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -269,7 +272,7 @@ func TestHostileBodies(t *testing.T) {
 			changes = append(changes, Change{Row: r})
 		}
 		check(t, s.Write(t.Context(), changes))
-		// MariaDB finds no field in what is deep.
+		// MariaDB finds no field in deeply nested JSON.
 		found := listed(t, s, Query{
 			Resource: "pods", Names: []string{"nul", "surrogate", "escaped", "large"},
 			Fields: []FieldRequirement{{Path: "spec.find", Operator: selection.Equals, Value: "me"}},
@@ -289,7 +292,8 @@ func TestHostileBodies(t *testing.T) {
 	})
 }
 
-// TestDeletionIsOfOneObject: the end of an object that is heard late takes no other of its name along.
+// TestDeletionIsOfOneObject: a late deletion of an object does not delete a newer object of its
+// name.
 func TestDeletionIsOfOneObject(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -300,7 +304,7 @@ func TestDeletionIsOfOneObject(t *testing.T) {
 		if diff := cmp.Diff([]string{"a/x/1"}, listed(t, s, Query{Resource: "pods", Labels: selector(t, "app=now")})); diff != "" {
 			t.Error(diff)
 		}
-		// In one batch, as if one after another.
+		// Changes in one batch apply one after another.
 		check(t, s.Write(t.Context(), []Change{{Row: now, Delete: true}, {Row: old}, {Row: now, Delete: true}}))
 		if diff := cmp.Diff([]string{"a/x/1"}, listed(t, s, Query{Resource: "pods", Labels: selector(t, "app=old")})); diff != "" {
 			t.Error(diff)
@@ -312,7 +316,7 @@ func TestDeletionIsOfOneObject(t *testing.T) {
 	})
 }
 
-// TestSequence: every change has a number above those of all changes that were committed before.
+// TestSequence: each change gets a sequence greater than those of all earlier commits.
 func TestSequence(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -335,7 +339,7 @@ func TestSequence(t *testing.T) {
 	})
 }
 
-// TestWriterIsNotKept: a server that does not answer does not hold up a write for ever.
+// TestWriterIsNotKept: a server that does not answer does not block a write for ever.
 func TestWriterIsNotKept(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)

@@ -19,15 +19,17 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// sqliteDialect is the dialect of the database file that a server uses without a DSN. One
-// connection writes. Several connections read, and see each write completely or not at all.
+// sqliteDialect is the dialect of a database in a file, which the store uses if it has no database
+// server. One connection writes. Several connections read, and see each write completely or not at
+// all.
 type sqliteDialect struct{}
 
-// unpackFunction is the SQL function that returns the JSON of a compressed body; NULL: it is not
-// compressed.
+// unpackFunction is the name of an SQL function that returns the JSON of a compressed body from the
+// column packed. It returns NULL if the body is not compressed or is encrypted.
 const unpackFunction = "orrery_unpack"
 
-// registered registers the function with the driver, once for the process.
+// registered registers unpackFunction with the SQLite driver. It does so once for the process, and
+// each call returns the same error.
 var registered = sync.OnceValue(func() error {
 	return sqlite.RegisterDeterministicScalarFunction(unpackFunction, 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
 		packed, ok := args[0].([]byte)
@@ -39,7 +41,9 @@ var registered = sync.OnceValue(func() error {
 	})
 })
 
-// openFile opens a database file and updates its schema.
+// openFile opens or creates a database file, and sets its mode to 0600. It updates the schema, and
+// claims the database for the store that c describes. It does not replace an unusable file; the
+// caller does, see unusable.
 func openFile(ctx context.Context, path string, c claimant) (*database, error) {
 	if err := registered(); err != nil {
 		return nil, err
@@ -68,9 +72,10 @@ func openFile(ctx context.Context, path string, c claimant) (*database, error) {
 	return openDatabase(ctx, sqliteDialect{}, write, read, c)
 }
 
-// fileDSN returns a DSN for the file with pragmas for each connection. The VFS unix-excl locks
-// the file for this process and keeps the index of the write-ahead log in its own memory. A
-// mapped file would kill the process when another process truncates it.
+// fileDSN returns the DSN of a file, with pragmas that each connection executes. The VFS unix-excl
+// locks the file for this process, and keeps the index of the write-ahead log in the memory of the
+// process. If that index were a mapped file, another process that truncates it would kill this
+// process.
 func fileDSN(path string, pragmas ...string) string {
 	q := url.Values{
 		"vfs":     {"unix-excl"},
@@ -81,7 +86,8 @@ func fileDSN(path string, pragmas ...string) string {
 
 func (sqliteDialect) parameter(int) string { return "?" }
 
-// in uses one parameter for a list of any length.
+// in writes the condition that the expression has one of the values. A list of any length is one
+// parameter.
 func (sqliteDialect) in(s *statement, expression string, values []string) {
 	if len(values) == 1 {
 		s.sql(expression).sql(" = ").arg(values[0])
@@ -94,8 +100,9 @@ func (sqliteDialect) labelValue(s *statement, key string) {
 	s.sql("json_extract(o.labels, ").arg(pathOf([]string{key})).sql(")")
 }
 
-// labelCompare ignores values that are not 64-bit numbers. Numbers with the same count of digits
-// compare like texts.
+// labelCompare writes the condition that a label is a number greater, or less, than the bound.
+// Labels that are not 64-bit numbers do not match. Numbers of 19 digits are compared with the
+// greatest number as texts.
 func (d sqliteDialect) labelCompare(s *statement, c labelCompare) {
 	d.labelValue(s, c.key)
 	s.sql(" <> '' AND ")
@@ -111,7 +118,7 @@ func (d sqliteDialect) labelCompare(s *statement, c labelCompare) {
 	s.sql(", '0') AS INTEGER)").sql(operator(c)).arg(c.bound)
 }
 
-// operator returns the comparison operator.
+// operator returns the SQL operator of the comparison, with spaces: > or <.
 func operator(c labelCompare) string {
 	if c.greater {
 		return " > "
@@ -119,12 +126,14 @@ func operator(c labelCompare) string {
 	return " < "
 }
 
-// ids uses one parameter for a list of any length.
+// ids writes the condition that the expression has one of the numbers. A list of any length is one
+// parameter.
 func (sqliteDialect) ids(s *statement, expression string, values []int64) {
 	s.sql(expression).sql(" IN (SELECT value FROM json_each(").arg(list(values)).sql("))")
 }
 
-// element returns the JSON of an element; NULL: it has no fields. A compressed body is
+// element returns an SQL expression for JSON in a body: 0 is the body, and n an element of the nth
+// list that a path leads through. It is NULL for an element without fields. A compressed body is
 // decompressed at each use.
 func (sqliteDialect) element(n int) string {
 	if n == 0 {
@@ -134,7 +143,8 @@ func (sqliteDialect) element(n int) string {
 	return "CASE WHEN " + e + ".type IN ('object', 'array') THEN " + e + ".value END"
 }
 
-// text returns numbers as they are written. As SQL values they would be formatted again.
+// text writes an expression for the text of a field. Numbers have the text that they have in the
+// JSON. As SQL values they would be formatted again.
 func (d sqliteDialect) text(s *statement, element int, path FieldPath) {
 	if len(path) == 0 {
 		e := "e" + strconv.Itoa(element)
@@ -171,20 +181,24 @@ func (sqliteDialect) has(s *statement, column, text string) {
 	s.sql("instr(" + column + ", ").arg(text).sql(") > 0")
 }
 
-// word relies on an index that returns entries one by one. A common and a rare word together take
-// as long as the common one.
+// word writes a query for the objects with the word. Its index returns entries one by one, so the
+// query ends soon after its limit. A search for a common and a rare word together would take as
+// long as the common one.
 func (sqliteDialect) word(s *statement, _ int64, one words.Word) bool {
 	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + one.Text + `"`)
 	return true
 }
 
-// prose can quote words simply, because they have only letters, digits and underscores.
-func (sqliteDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
-	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + proseKind(kind) + `"` + joinClauses(clauses, " AND ", " OR ", `"`, `"*`))
+// fullText writes a query for the objects of a type that have one word of each clause, with the
+// index prose_words. Words need no escaping within quotes, because they have only letters, digits
+// and underscores.
+func (sqliteDialect) fullText(s *statement, kind int64, clauses [][]words.Word) {
+	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + kindWord(kind) + `"` + joinClauses(clauses, " AND ", " OR ", `"`, `"*`))
 }
 
-// grams matches runs of three characters that cover the whole text. The index is read completely
-// for each run. Texts with fewer characters have no runs.
+// grams writes a query for the objects whose names contain all texts, as far as runs of three
+// characters show it. It returns false, and writes nothing, if all texts are shorter. The index
+// entries of each run are read completely.
 func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 	var match []string
 	for _, text := range texts {
@@ -202,7 +216,8 @@ func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 
 func (d sqliteDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody())
-	// For rows that are sorted or skipped, the index suffices.
+	// Rows that are only sorted or skipped are read from the index. The columns and bodies are read
+	// for the rows of the page.
 	if p.sorted && p.limit > 0 || p.offset > 0 {
 		p.slim = true
 		s.sql(" FROM (SELECT " + map[string]string{"o": "o.id", "l": "l.object"}[p.alias()] + " AS id")
@@ -215,8 +230,8 @@ func (d sqliteDialect) list(s *statement, p *plan) {
 		return
 	}
 	d.from(s, p, true)
-	// Spans are in order, and so are the rows of each, because the joins run as written. SQLite
-	// does not know that and would sort. page checks the order.
+	// The rows of spans come in order, because the joins run as written. SQLite does not know that and
+	// would sort. The method page checks the order.
 	if p.ordered() {
 		s.sql(p.orderBy(p.ordering()))
 	}
@@ -229,7 +244,8 @@ func (d sqliteDialect) count(s *statement, p *plan) {
 
 func (d sqliteDialect) named() string { return d.leading(&plan{index: byName}) }
 
-// leading returns the leading table with its index.
+// leading returns the table that SQLite reads first, for FROM. It has the alias that plan.alias
+// returns, and the name of the index of the plan.
 func (sqliteDialect) leading(p *plan) string {
 	switch p.index {
 	case byPair:
@@ -251,8 +267,8 @@ func (sqliteDialect) leading(p *plan) string {
 	}
 }
 
-// from writes the FROM and WHERE clause. It fixes the order of the joins and the index, because
-// the database has no statistics to choose them.
+// from writes the FROM and WHERE clause of a plan. It fixes the order of the joins and the index,
+// because the database has no statistics to choose them.
 func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
 	if p.leads {
@@ -274,7 +290,7 @@ func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	case p.leads && p.narrow:
 		s.sql(" AND " + a + ".cluster = g.key AND " + a + ".namespace = n.value")
 		if p.index != byTally {
-			first := p.spans[0] // no other span begins within a page
+			first := p.spans[0] // only the first span can begin after a position
 			s.sql(" AND " + a + ".name > CASE WHEN g.key = ").arg(first.cluster).sql(" AND n.value = ").arg(first.namespace).sql(" THEN ").arg(first.afterOf).sql(" ELSE '' END")
 		}
 	case p.leads:
@@ -297,8 +313,8 @@ func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	s.and(p)
 }
 
-// spans writes the spans as a table, in their order. g.key is the cluster, and n.value a
-// namespace of it.
+// spans writes the spans of a plan (clusters or namespaces) as a table, in their order. In it,
+// g.key is the cluster and, if plan.narrow is set, n.value the namespace.
 func (sqliteDialect) spans(s *statement, p *plan) {
 	var out strings.Builder
 	for i, one := range p.spans {
@@ -321,7 +337,8 @@ func (sqliteDialect) replace(key string, columns []string) string {
 	return replaceExcluded(key, columns)
 }
 
-// replaceExcluded is the implementation for SQLite and PostgreSQL.
+// replaceExcluded returns the end of an INSERT for SQLite and PostgreSQL. If a row with the same
+// key exists, it sets the columns of that row to the new values.
 func replaceExcluded(key string, columns []string) string {
 	set := make([]string, len(columns))
 	for i, c := range columns {
@@ -334,7 +351,8 @@ func (sqliteDialect) accumulate(table, key, column string) string {
 	return accumulateExcluded(table, key, column)
 }
 
-// accumulateExcluded is the implementation for SQLite and PostgreSQL.
+// accumulateExcluded returns the end of an INSERT for SQLite and PostgreSQL. If a row with the same
+// key exists, it adds the new number in the column to that row.
 func accumulateExcluded(table, key, column string) string {
 	return " ON CONFLICT (" + key + ") DO UPDATE SET " + column + " = " + table + "." + column + " + excluded." + column
 }
@@ -342,8 +360,9 @@ func accumulateExcluded(table, key, column string) string {
 func (sqliteDialect) lengths() []int { return []int{16, 4, 1} }
 func (sqliteDialect) inverts() bool  { return false } // FTS5 does
 
-// into and update use OR FAIL, because a failed statement fails the transaction. To undo a single
-// statement, SQLite would copy each page that it changes.
+// into returns the beginning of an INSERT. OR FAIL is enough, because a failed statement fails the
+// whole transaction. To be able to undo a single statement, SQLite would copy each page that it
+// changes.
 func (sqliteDialect) into() string { return "INSERT OR FAIL INTO " }
 
 func (sqliteDialect) rows(n int, columns []string) string { return values(n, columns) }
@@ -356,8 +375,8 @@ func (sqliteDialect) find(n int, key []string, columns ...string) string {
 func (sqliteDialect) among(n int, column string) string { return keyed(n, []string{column}) }
 func (sqliteDialect) snapshot() *sql.TxOptions          { return nil }
 
-// update uses one UPDATE for each row. An upsert would search every index for the row, and also
-// write the indexes of unchanged columns.
+// update returns an UPDATE of one row, for any number n. An INSERT with ON CONFLICT would search
+// every index for the row, and also write the indexes of unchanged columns.
 func (sqliteDialect) update(_ int, table string, same, columns []string, changed int) string {
 	set := make([]string, changed)
 	for i := range set {
@@ -366,8 +385,8 @@ func (sqliteDialect) update(_ int, table string, same, columns []string, changed
 	return "UPDATE OR FAIL " + table + " SET " + strings.Join(set, ", ") + " WHERE " + same[0] + " = ?1"
 }
 
-// overwrite uses one statement for each row, like update. Otherwise a failure of the last row
-// would have to undo the first ones.
+// overwrite returns a statement that inserts or replaces one row, for any number n. With several
+// rows, a failure of the last one would have to undo the first ones.
 func (d sqliteDialect) overwrite(_ int, table string, same, columns []string) string {
 	all := slices.Concat(same, columns)
 	return "INSERT OR REPLACE INTO " + table + " (" + strings.Join(all, ", ") + ") " + d.rows(1, all)
@@ -382,7 +401,8 @@ func (sqliteDialect) body(b []byte) ([]any, error) { return []any{string(b)}, ni
 func (sqliteDialect) exactBody() string            { return "b.json, b.packed" }
 func (sqliteDialect) packs() byte                  { return packedZstd }
 
-// ended: SQLite has often ended a failed transaction itself. A rollback is then an SQLITE_ERROR.
+// ended reports whether a rollback failed only because SQLite had ended the transaction already.
+// SQLite often ends a failed transaction itself. The rollback then fails with SQLITE_ERROR.
 func (sqliteDialect) ended(err error) bool { return code(err) == sqlite3.SQLITE_ERROR }
 
 func (sqliteDialect) version(ctx context.Context, db connection) (n int, err error) {
@@ -396,7 +416,7 @@ func (sqliteDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
 	return err
 }
 
-// code returns the primary result code of an SQLite error; 0: another error.
+// code returns the primary result code of an error of SQLite. For any other error it returns 0.
 func code(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
@@ -404,8 +424,8 @@ func code(err error) int {
 	return 0
 }
 
-// damaged reports whether an error means that the file has changed unexpectedly. Its contents
-// cannot be trusted, and retries do not help.
+// damaged reports whether an error of SQLite, or an errDamaged, means that the file has changed
+// unexpectedly. Its contents cannot be trusted then, and retries do not help.
 func damaged(err error) bool {
 	if errors.Is(err, errDamaged) {
 		return true
@@ -430,8 +450,9 @@ func damaged(err error) bool {
 	}
 }
 
-// unusable reports whether a database that could not be opened can never be opened, because of
-// its contents and not of a lock or a full disk.
+// unusable reports whether an error of openFile is about the contents of the file, or the file has
+// a newer schema. Such a file can never be opened, and is set aside. A lock or a full disk is no
+// such error.
 func unusable(err error) bool {
 	if damaged(err) || errors.Is(err, errNewer) {
 		return true

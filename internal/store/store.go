@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,21 +25,24 @@ var (
 	// ErrFull means that there is no space for a write. Earlier writes are intact, and the same
 	// write can be tried again.
 	ErrFull = errors.New("no space left for the mirror's database")
-	// ErrUnavailable means that the database cannot be used at present, or was damaged and
-	// replaced. The same call can be tried again.
+	// ErrUnavailable means that the database cannot be used at present, was taken by another server,
+	// or was damaged and replaced. The same call can be tried again.
 	ErrUnavailable = errors.New("the mirror's database cannot be used at present")
-	// ErrContinue means that a continue token is damaged, or belongs to another query.
+	// ErrContinue means that the continue token of a query is damaged, or belongs to a query with
+	// other parameters. The client must list again without it.
 	ErrContinue = errors.New("continue token is not of this query")
-	// ErrOtherQuery is an ErrContinue: the token is valid, but belongs to the same query for
-	// other clusters.
+	// ErrOtherQuery is an ErrContinue. The token is valid, but was returned for the same query with
+	// other clusters or versions.
 	ErrOtherQuery = fmt.Errorf("%w: it was returned for other clusters", ErrContinue)
-	// ErrNoHistory means that no history is kept, or not that of the requested moment any more.
+	// ErrNoHistory means that no history is kept of the type, or that a requested past state is not
+	// kept any more.
 	ErrNoHistory = errors.New("there is no history of it")
-	// ErrSelector means that a selector cannot be evaluated.
+	// ErrSelector means that a query is invalid, or has a requirement that the store cannot evaluate.
 	ErrSelector = errors.New("selector is not supported")
 )
 
-// TooOldError is an ErrNoHistory: the state at a moment is not completely known.
+// TooOldError is an ErrNoHistory: the states at the requested time are not completely known any
+// more. From is the first time at which they are.
 type TooOldError struct {
 	From time.Time // first moment with complete history
 }
@@ -51,8 +55,9 @@ func (e *TooOldError) Error() string {
 // Is reports whether target is ErrNoHistory.
 func (e *TooOldError) Is(target error) bool { return target == ErrNoHistory }
 
-// RejectedError names a row that the database refused. All other changes of the same Write were
-// written.
+// RejectedError is an error of Write about one row, which the database refused for the reason Err.
+// Stored reports whether the row is stored without the refused part. All other changes of the same
+// Write were written.
 type RejectedError struct {
 	Cluster, Group, Resource, Namespace, Name string
 	Stored                                    bool // stored without the refused part
@@ -61,14 +66,15 @@ type RejectedError struct {
 
 // Error implements error.
 func (e *RejectedError) Error() string {
-	return fmt.Sprintf("store %s %s/%s of cluster %s: %v", (types.NamespacedName{Namespace: e.Namespace, Name: e.Name}),
-		e.Resource, e.Group, e.Cluster, e.Err)
+	return fmt.Sprintf("store %s %s of cluster %s: %v", schema.GroupResource{Group: e.Group, Resource: e.Resource},
+		strings.TrimPrefix(types.NamespacedName{Namespace: e.Namespace, Name: e.Name}.String(), "/"), e.Cluster, e.Err)
 }
 
-// Unwrap returns the database's error.
+// Unwrap returns Err, the reason of the database.
 func (e *RejectedError) Unwrap() error { return e.Err }
 
-// Row is one object in one cluster.
+// Row is one object in one cluster, as it is stored. Its key consists of cluster, group, resource,
+// namespace and name.
 type Row struct {
 	Cluster, Group, Version, Resource, Kind, Namespace, Name string
 
@@ -77,27 +83,28 @@ type Row struct {
 	ResourceVersion string
 	Created         time.Time
 	Labels          map[string]string
-	Body            []byte // JSON; managedFields without the fields
+	Body            []byte // JSON; of managedFields without the lists of fields
 	// Note is a text that the writer stores with the row, such as a digest of managedFields. Rows
 	// returns it; queries do not.
 	Note string
-	// Changed is the version of the change that made the row's state. Write ignores it. It is 0
-	// for states of the past that do not come from a list.
+	// Changed is the version of the change after which the object is in this state, in results of List
+	// and in events. Elsewhere it is 0. Write ignores it.
 	Changed Version
 }
 
-// Change is a row to write or, with Delete, to delete. Then only Cluster, Group, Resource,
-// Namespace, Name and UID matter. An object with another UID is not deleted. Without a UID, any
-// object of that name is deleted.
+// Change is one element of a Write: a row to write or, with Delete, an object to delete. For a
+// deletion only Cluster, Group, Resource, Namespace, Name and UID are used. It is skipped if the
+// stored object has another UID. If UID is "", any object of that name is deleted.
 type Change struct {
 	Row
 	Delete bool
 }
 
-// Store is a cache in a database: a file, or a database on a server. A damaged file is set aside
-// and replaced by a new one. A server's database that was replaced or went back to an earlier
-// state is used as if it were new. In both cases the Store reports a loss, and the writer must
-// write everything again.
+// Store keeps the observed objects of all clusters in a database: a file, or a database on a
+// server. The mirror writes it, and search reads it. Open and OpenDSN return one. It may be used
+// from several goroutines. A damaged file is set aside and replaced by a new one. If a server's
+// database was replaced or went back to an earlier state, its rows are not trusted. In both cases
+// the Store reports a loss (see OnLoss), and the writer must write everything again.
 type Store struct {
 	path   string  // of the file; "": it is a server's database
 	server *server // nil: the database is a file
@@ -110,56 +117,59 @@ type Store struct {
 	cause   error        // why none is open
 	next    time.Time    // time of the next attempt to open it
 	closed  bool
-	losses  int
-	lossFns []func()
-	epoch   string // last known epoch of the server's database
-	seq     int64
+	losses  int      // see Losses
+	lossFns []func() // see OnLoss
+	epoch   string   // last known epoch of the server's database
+	seq     int64    // last known sequence of the server's database
 
 	claimant claimant
 	// The server that took the server's database; nil: none. Guarded by opening.
-	rival *rival
+	otherServer *otherServer
 	// Why the contents of the server's database must not be trusted at the next open; nil: no
 	// reason. Guarded by opening.
 	rejected error
 	renewing sync.WaitGroup
 
-	keeping *keeping
-	owed    owed
-	sealing atomic.Pointer[seal.Keys]
-	journal *journal
+	keeping          *keeping
+	pendingDeletions pendingDeletions
+	sealing          atomic.Pointer[seal.Keys]
+	journal          *journal
 
 	salvaging  sync.WaitGroup
 	endSalvage context.CancelFunc // ends the salvage of the open database
 
-	readers  int             // maximum number of concurrent queries
-	patience time.Duration   // how long callers wait while a database is being opened
-	life     context.Context //nolint:containedctx // of what is opened, until Close
-	end      context.CancelFunc
+	readers  int                // maximum number of concurrent queries
+	patience time.Duration      // how long callers wait while a database is being opened
+	life     context.Context    //nolint:containedctx // ends with Close
+	end      context.CancelFunc // ends life
 }
 
-// openPatience is how long Open, and callers that find no open database, wait while one is being
-// opened.
+// openPatience is how long Open, and a call that begins to open the database again, wait for the
+// result. Opening then continues in the background.
 const openPatience = 30 * time.Second
 
+// errOpening is the cause of ErrUnavailable while the database is being opened for the first time.
 var errOpening = errors.New("it is being opened, which takes long after an upgrade that indexes its objects anew")
 
-// reopenDelay is the time between two attempts to open a database that cannot be opened.
+// reopenDelay is the minimum time between two attempts to open a database.
 const reopenDelay = time.Second
 
-// Option changes how a store is opened.
+// Option is an argument of Open and OpenDSN that changes a setting before the database is opened.
 type Option func(*Store)
 
-// Sealed makes the store encrypt with keys, as SealWith does. The keys also apply to data that is
-// read during opening: the history in a damaged file.
+// Sealed is an option that sets the keys for the data of Secrets, as SealWith does. The keys are
+// then also used while the database is opened, for the history in a damaged file.
 func Sealed(keys *seal.Keys) Option { return func(s *Store) { s.SealWith(keys) } }
 
-// withReaders sets the maximum number of concurrent queries.
+// withReaders is an option that sets the maximum number of concurrent queries.
 func withReaders(n int) Option { return func(s *Store) { s.readers = n } }
 
-// Open opens or creates dir/mirror.db and updates its schema. A damaged file, or one of a newer
-// version, is set aside. While the file is locked by another process, the disk is full, or
-// opening takes longer than 30 s, calls return ErrUnavailable and opening is retried. Only an
-// unusable directory is an error.
+// Open opens or creates the file dir/mirror.db and updates its schema. A damaged file, or one of a
+// newer version, is set aside and replaced. Only an unusable directory is an error. If the file is
+// locked by another process, or the disk is full, the Store is returned without an open database.
+// The same happens if opening takes longer than 30 s, or ctx ends. Calls then return
+// ErrUnavailable, and opening continues or is tried again. The caller must call Close; the end of
+// ctx does not close the Store.
 func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
 	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience, claimant: newClaimant()}
 	for _, set := range options {
@@ -180,9 +190,10 @@ func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
 // OpenDSN opens a database of PostgreSQL, MySQL or MariaDB and updates its schema. The database
 // must exist, and must be used by the mirror only. The DSN is
 // postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS, or mysql:// followed by the format of
-// github.com/go-sql-driver/mysql: USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS. While the
-// server cannot be used, calls return ErrUnavailable and opening is retried. Only a DSN or
-// database that can never be used is an error. No error and no log contains the DSN.
+// github.com/go-sql-driver/mysql: USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS. Only a DSN or
+// database that can never be used is an error. While the server cannot be used, calls return
+// ErrUnavailable, and opening is tried again. One server at a time writes to the database: it
+// claims the database, and renews the claim until Close. No error and no log contains the DSN.
 func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error) {
 	server, err := parseDSN(dsn)
 	if err != nil {
@@ -204,8 +215,9 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	return s, nil
 }
 
-// begin opens the database for the first time. It returns why the database is not open; nil: it
-// is open, or opening still runs.
+// begin sets s.life and s.end, and opens the database for the first time, for Open and OpenDSN. It
+// returns why the database could not be opened. nil means that it is open, or that opening still
+// runs after s.patience or the end of ctx.
 func (s *Store) begin(ctx context.Context) (cause error) {
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.mu.Lock()
@@ -219,9 +231,10 @@ func (s *Store) begin(ctx context.Context) (cause error) {
 	return nil
 }
 
-// openBeside opens the database in a goroutine, reports losses, and releases s.opening, which the
-// caller must hold. It returns true when that has ended, and false if it takes longer than ctx or
-// s.patience. In that case it continues until it has ended or the Store is closed.
+// openBeside opens the database in a goroutine, calls the functions of OnLoss after a loss, and
+// unlocks s.opening, which the caller must have locked. It returns true when the goroutine has
+// ended, also if the database could not be opened. It returns false if ctx or s.patience ends
+// first; the goroutine then continues. again means that this is not the first attempt.
 func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 	began, losses, done := time.Now(), s.Losses(), make(chan struct{})
 	go func() {
@@ -230,14 +243,14 @@ func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 		s.open(s.life)
 		took := time.Since(began)
 		switch cause := s.problem(); {
-		// The store is closed, or Open reports the result.
+		// Nothing is logged if the store is closed, or Open itself reports the result.
 		case s.life.Err() != nil || !again && took < s.patience:
 		case cause == nil:
 			s.log.Info("Mirror's database is open", "after", took.Round(time.Millisecond).String())
 		case !again:
 			s.log.Error(cause, "Mirror's database cannot be opened; it is tried again until it can")
 		}
-		s.told(losses)
+		s.notifyLosses(losses)
 	}()
 	select {
 	case <-done:
@@ -248,14 +261,15 @@ func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 	return false
 }
 
-// problem returns why no database is open; nil: one is.
+// problem returns the reason why no database is open; nil: a database is open.
 func (s *Store) problem() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.cause
 }
 
-// open opens the database. The caller holds s.opening.
+// open tries once to open the database. It sets s.db or, after a failure, s.cause, and starts the
+// salvage of a damaged file's history that is not finished. The caller holds s.opening.
 func (s *Store) open(ctx context.Context) {
 	db, left, err := s.openOnce(ctx)
 	if db != nil {
@@ -263,7 +277,7 @@ func (s *Store) open(ctx context.Context) {
 		s.journal.reset(db.epoch, db.seq)
 		db.read.SetMaxOpenConns(s.readers)
 		historyBytes.Set(float64(db.history.Load()))
-		db.owed = &s.owed
+		db.pendingDeletions = &s.pendingDeletions
 	}
 	s.mu.Lock()
 	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
@@ -273,7 +287,9 @@ func (s *Store) open(ctx context.Context) {
 	}
 }
 
-// openOnce opens the database. left is the salvage to do from another file; nil: none.
+// openOnce opens the database and returns it. If a file is unusable, openOnce sets it aside,
+// creates a new file and opens that. left is the salvage of a damaged file's history that is to be
+// done; nil: none. The caller holds s.opening.
 func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err error) {
 	if s.server != nil {
 		db, err = s.openServer(ctx)
@@ -292,16 +308,18 @@ func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err 
 	return db, left, classify(sqliteDialect{}, err)
 }
 
-// openServer opens the server's database. If that is not as this store left it, earlier writes
-// count as lost, and it gets a new epoch.
+// openServer opens the database of the server, and stores its epoch (ID) and sequence in s. If the
+// database is not as this store left it, openServer counts a loss, and the database gets a new
+// epoch. The error wraps errClaimed if another server owns the database. The caller holds
+// s.opening.
 func (s *Store) openServer(ctx context.Context) (*database, error) {
 	if err := s.leave(ctx); err != nil {
 		return nil, err
 	}
 	c := s.claimant
-	c.left, c.rejected = standing{epoch: s.epoch, seq: s.seq, owner: s.claimant.owner}, s.rejected
-	if s.rival != nil {
-		c.granted = s.rival.seen
+	c.left, c.rejected = epochRow{epoch: s.epoch, seq: s.seq, owner: s.claimant.owner}, s.rejected
+	if s.otherServer != nil {
+		c.granted = s.otherServer.seen
 	}
 	db, err := s.server.open(ctx, c)
 	if err != nil {
@@ -310,7 +328,7 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 		}
 		return nil, err
 	}
-	s.rival, s.rejected = nil, nil
+	s.otherServer, s.rejected = nil, nil
 	s.epoch, s.seq = db.epoch, db.seq
 	if db.aside != nil {
 		s.log.Error(errDamaged, "Mirror's tables were not whole and are set aside by another name; new ones are filled from the clusters. Drop those that are set aside when nobody needs them",
@@ -330,8 +348,10 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	return db, nil
 }
 
-// setAside renames the files of an unusable database. seq is its sequence; 0: unknown. The caller
-// holds s.opening. Older files that were set aside are deleted, because they would fill the disk.
+// setAside renames the files of an unusable database to ….damaged-TIME, and counts a loss. It
+// stores a note with the name, so that the history is salvaged from there. why is the reason, for
+// the log. seq is the last sequence of the database; 0: unknown. Earlier files that were set aside
+// are deleted, because they would fill the disk. The caller holds s.opening.
 func (s *Store) setAside(why error, seq int64) error {
 	old, err := filepath.Glob(globEscape(s.path) + ".damaged-*")
 	if err != nil {
@@ -358,7 +378,7 @@ func (s *Store) setAside(why error, seq int64) error {
 	return nil
 }
 
-// globEscape returns a pattern that matches exactly this path.
+// globEscape returns a pattern for filepath.Glob that matches only this path.
 func globEscape(path string) string {
 	out := make([]rune, 0, len(path))
 	for _, r := range path {
@@ -371,22 +391,29 @@ func globEscape(path string) string {
 	return string(out)
 }
 
-// Losses returns how many times the contents were lost since Open began.
+// Losses returns how many times the stored objects were lost since Open began. If the number has
+// grown, the writer must write everything again.
 func (s *Store) Losses() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.losses
 }
 
-// OnLoss registers f, which is called after each later loss. Everything that was written before
-// is gone.
+// OnLoss registers f, which is called after each later loss of the stored objects. Everything that
+// was written before is gone, and must be written again. All registered functions are called one
+// after another. A call of the Store that finds the loss may wait for f, so f must not call the
+// Store.
 func (s *Store) OnLoss(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lossFns = append(s.lossFns, f)
 }
 
-// do calls f with the open database, and replaces the database if f finds it damaged.
+// do calls f with the open database and returns f's error, classified as by classify. If no
+// database is open, do first tries to open one. If that fails, it returns ErrUnavailable without a
+// call of f. If the error of f shows that the database is damaged, replaced or claimed by another
+// server, do replaces it and returns ErrUnavailable. s.mu is read-locked while f runs, so f must
+// not call do.
 func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	s.reopen(ctx)
 	s.mu.RLock()
@@ -413,8 +440,8 @@ func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	return fmt.Errorf("%w: it was damaged, and a new one is filled from the clusters: %w", ErrUnavailable, err)
 }
 
-// reopen tries to open the database if none is open, at most once per reopenDelay and in one
-// goroutine at a time.
+// reopen tries to open the database if none is open, at most once per reopenDelay. If another
+// goroutine is opening it, reopen returns at once. After a failure, s.cause has the reason.
 func (s *Store) reopen(ctx context.Context) {
 	due := func() bool {
 		s.mu.RLock()
@@ -431,12 +458,15 @@ func (s *Store) reopen(ctx context.Context) {
 	s.openBeside(ctx, true)
 }
 
-// replace sets a damaged database aside and opens a new one, unless another goroutine has done
-// so.
+// replace closes db, which do found damaged, replaced or claimed by another server, for the reason
+// why. It then opens a database again. A file is set aside before. If db is no longer the open
+// database, another goroutine has replaced it, and replace does nothing. A failure is logged, and
+// s.cause has the reason.
 func (s *Store) replace(db *database, why error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	s.mu.Lock() // the database is in use no longer
+	// With this lock, no call uses the database any more.
+	s.mu.Lock()
 	if s.db != db {
 		s.mu.Unlock()
 		return
@@ -470,11 +500,11 @@ func (s *Store) replace(db *database, why error) {
 		return
 	}
 	s.open(s.life)
-	s.told(losses)
+	s.notifyLosses(losses)
 }
 
-// told calls the OnLoss functions if there were losses beyond the number before.
-func (s *Store) told(before int) {
+// notifyLosses calls each function of OnLoss once if Losses has grown since it was before.
+func (s *Store) notifyLosses(before int) {
 	s.mu.RLock()
 	lost, fns := s.losses > before, s.lossFns
 	s.mu.RUnlock()
@@ -486,7 +516,8 @@ func (s *Store) told(before int) {
 	}
 }
 
-// Close closes the database.
+// Close waits for the calls that use the database, ends the background work, and closes the
+// database. Later calls return ErrUnavailable.
 func (s *Store) Close() error {
 	s.end()
 	s.renewing.Wait()
@@ -506,17 +537,19 @@ func (s *Store) Close() error {
 	return db.close()
 }
 
-// KeepHistory sets how much history is kept from now on.
+// KeepHistory sets how much history is kept from now on. The next writes delete history that is too
+// old, or too much, for the new setting.
 func (s *Store) KeepHistory(h History) {
 	s.keeping.mu.Lock()
 	defer s.keeping.mu.Unlock()
 	s.keeping.is = h
 }
 
-// Write writes the changes in order, in one transaction. It is idempotent. If the database
-// refuses rows, Write stores as much of them as possible and returns RejectedErrors, after it has
-// written everything else. Any other error means that possibly nothing was written, and the same
-// changes can be written again.
+// Write writes the changes in order, in one transaction. It is idempotent. If the database refuses
+// rows, Write stores as much of each as possible. After it has written everything else, it returns
+// the RejectedErrors of these rows, joined. Any other error means that possibly nothing was
+// written, and the same changes can be written again. Before, Write completes pending deletions of
+// the clusters and types of the changes. Afterwards it deletes history that is too old.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
 	err := s.do(ctx, func(d *database) error {
 		return d.apply(ctx, changes)
@@ -527,16 +560,19 @@ func (s *Store) Write(ctx context.Context, changes []Change) error {
 	return err
 }
 
-// trim deletes old history after a write. A failure is only logged, because the write itself
-// succeeded.
+// trim deletes history that is too old or too much, after a write. A failure is only logged,
+// because the write itself succeeded.
 func (s *Store) trim(ctx context.Context) {
 	if err := s.do(ctx, func(d *database) error { return d.trim(ctx) }); err != nil {
 		s.log.Error(err, "Old history of the mirror cannot be deleted; it is tried again after the next write")
 	}
 }
 
-// List returns the next page of a query, in the query's order. Objects that are created or
-// deleted between two pages do not move other objects out of them.
+// List returns the next page of a query, in the order of the query. It returns an empty page if the
+// type, or every cluster of the query, is unknown. Objects that are created or deleted between two
+// pages do not move other objects out of the pages. The error is an ErrSelector or ErrContinue for
+// a query that cannot be answered. With q.At, the error may be an ErrNoHistory. List starts the
+// journal of changes, so that Since can continue from Page.Version.
 func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		now := s.journal.version()
@@ -550,8 +586,9 @@ func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 	return page, err
 }
 
-// Count returns how many objects a query selects, on all pages. With a limit it stops counting
-// there, unless the number is in counters.
+// Count returns how many objects a query selects, on all pages together. It ignores Order, Offset
+// and Continue. If q.Limit is greater than 0, it stops counting at that number. The result may
+// still be greater if it comes from stored counters, or q.At is set.
 func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		n, err = d.count(ctx, q)
@@ -560,9 +597,10 @@ func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
 	return n, err
 }
 
-// Revisions returns the known states of all objects that had a name, from the latest on and at
-// most limit of them, without bodies. Only states that began before the sequence before are
-// returned; 0: all.
+// Revisions returns the known states of all objects that had a name, the latest first and without
+// bodies. before is 0, or Revisions.Next of the previous page: only states are returned that began
+// before that sequence. limit is the maximum number, which must be positive. An unknown name has no
+// states, and is no error. The error is an ErrNoHistory if no history is kept of the type.
 func (s *Store) Revisions(ctx context.Context, of Object, before int64, limit int) (out Revisions, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.revisions(ctx, of, before, limit)
@@ -571,8 +609,9 @@ func (s *Store) Revisions(ctx context.Context, of Object, before int64, limit in
 	return out, err
 }
 
-// Revision returns one complete state of an object: the one that began with the change of the
-// given sequence.
+// Revision returns one state of an object with its body: the state that began with the change of
+// the sequence seq. It may be the present state. If the state is not kept, the error is an
+// ErrNoHistory.
 func (s *Store) Revision(ctx context.Context, of Object, seq int64) (out Revision, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.revision(ctx, of, seq)
@@ -581,10 +620,13 @@ func (s *Store) Revision(ctx context.Context, of Object, seq int64) (out Revisio
 	return out, err
 }
 
-// Changed returns the changes of a time interval (from exclusive, to inclusive), in the order of
-// their sequences, beginning after the sequence after, and at most limit. The query may have a
-// type, clusters, namespaces, names and scopes. Other requirements are refused, because an object
-// may satisfy them only before or after a change.
+// Changed returns the changes of objects after the time from and up to the time to, in the order of
+// their sequences. after is 0, or Changes.Next of the previous page. limit is the maximum number of
+// changes, which must be positive. A page may have one more, because a deletion and a creation can
+// share a sequence. The query may have a type, clusters, namespaces, names, parts of names and
+// scopes. Version, OwnerUID, Labels and Fields are refused with ErrSelector, because an object may
+// satisfy them only before or after a change. All other requirements are ignored. The error is a
+// TooOldError if from is too long ago, and an ErrNoHistory if no history is kept of the type.
 func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after int64, limit int) (out Changes, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.changed(ctx, q, from, to, after, limit)
@@ -593,9 +635,13 @@ func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after 
 	return out, err
 }
 
-// Deleted returns deleted objects whose last states a query selects, the latest deletion first:
-// those before a sequence (0: all), and at most limit. hidden excludes objects by key and time of
-// deletion, also from Next; nil: none.
+// Deleted returns deleted objects whose last states a query selects, with bodies, the latest
+// deletion first. before is 0, or Revisions.Next of the previous page: only deletions with a
+// smaller sequence are returned. limit is the maximum number, which must be positive. If hidden is
+// not nil, objects for which it returns true, by key and time of deletion, are left out and not
+// counted. Deleted ignores the owner's name, OwnerSteps, At, Order, Limit, Offset and Continue. The
+// error is an ErrNoHistory if no history is kept of the type, and an ErrSelector for an invalid
+// query.
 func (s *Store) Deleted(ctx context.Context, q Query, hidden func(of *Row, ended time.Time) bool, before int64, limit int) (out Revisions, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.deleted(ctx, q, hidden, before, limit)
@@ -604,9 +650,11 @@ func (s *Store) Deleted(ctx context.Context, q Query, hidden func(of *Row, ended
 	return out, err
 }
 
-// Compare returns the objects that have changed since the moment of a query, were deleted, or
-// were created, in the order of the key, up to the query's limit. The query may have the same
-// requirements as in Changed.
+// Compare returns the objects that were created, changed or deleted since q.At, sorted by cluster,
+// namespace and name. The query may have a type, clusters, namespaces, names, parts of names,
+// scopes, Limit and Continue. Other requirements are refused with ErrSelector, except those of
+// Slim, which apply only to the past states. The error is a TooOldError if q.At is too long ago,
+// and an ErrNoHistory if no history is kept of the type.
 func (s *Store) Compare(ctx context.Context, q Query) (out Differences, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.compare(ctx, q)
@@ -615,12 +663,15 @@ func (s *Store) Compare(ctx context.Context, q Query) (out Differences, err erro
 	return out, err
 }
 
-// SaveType records a type of a cluster until the type or the cluster is dropped.
+// SaveType records that a cluster has a type, with the description of the type, until DropType or
+// DropCluster. A second call replaces the description. If a deletion of the type or the cluster is
+// pending, SaveType completes it first.
 func (s *Store) SaveType(ctx context.Context, t Type) error {
 	return s.do(ctx, func(d *database) error { return d.saveType(ctx, t) })
 }
 
-// Types returns the recorded types, sorted by cluster, group and resource.
+// Types returns the types that SaveType recorded, sorted by cluster, group and resource. Types and
+// clusters with a pending deletion are left out.
 func (s *Store) Types(ctx context.Context) (out []Type, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		out, err = d.served(ctx)
@@ -629,7 +680,8 @@ func (s *Store) Types(ctx context.Context) (out []Type, err error) {
 	return out, err
 }
 
-// Keys returns the keys of all stored objects of a type in a cluster.
+// Keys returns the keys of all stored objects of a type in a cluster, in no order. It returns none
+// while the deletion of the cluster or the type is pending.
 func (s *Store) Keys(ctx context.Context, cluster string, gr schema.GroupResource) (out []Key, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		out, err = d.keys(ctx, cluster, gr)
@@ -638,9 +690,10 @@ func (s *Store) Keys(ctx context.Context, cluster string, gr schema.GroupResourc
 	return out, err
 }
 
-// Rows returns the next rows of a type in a cluster, sorted by key, after a key and at most
-// limit. The rows have namespace, name, UID, version, labels and note. They have bodies if they
-// have a note, or with bodies.
+// Rows returns the rows of a type in a cluster, sorted by namespace and name. It returns those
+// after the key after, at most limit. The rows have cluster, group, resource, namespace, name, UID,
+// resourceVersion, labels and note. They have a body if they have a note, or if bodies is true.
+// While the deletion of the cluster or the type is pending, there are none.
 func (s *Store) Rows(ctx context.Context, cluster string, gr schema.GroupResource, bodies bool, after Key, limit int) (out []Row, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.rows(ctx, cluster, gr, bodies, after, limit)
@@ -649,7 +702,8 @@ func (s *Store) Rows(ctx context.Context, cluster string, gr schema.GroupResourc
 	return out, err
 }
 
-// Epoch returns the ID of the open database. A replacement has another epoch.
+// Epoch returns the ID of the open database, for Checkpoint.Epoch. A database that replaces it has
+// another ID, and so has one that went back to an earlier state.
 func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	err = s.do(ctx, func(d *database) error {
 		epoch, err = d.readEpoch(ctx)
@@ -658,9 +712,10 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, err
 }
 
-// SaveCheckpoints saves checkpoints in one transaction. It skips checkpoints that cannot cover
-// the rows of their type: the rows were written to another database, the type was not saved, or
-// the database refused one of its rows.
+// SaveCheckpoints saves checkpoints in one transaction. It silently skips a checkpoint that cannot
+// cover the rows of its type. The reason is that the rows were written to another database, the
+// type was not saved, or the database refused one of its rows. Afterwards it deletes history that
+// is too old.
 func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
 	err := s.do(ctx, func(d *database) error { return d.saveCheckpoints(ctx, checkpoints) })
 	if err == nil {
@@ -669,7 +724,8 @@ func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) e
 	return err
 }
 
-// Checkpoint returns the state of the last saved checkpoint of a type in a cluster; nil: none.
+// Checkpoint returns Checkpoint.State of the last saved checkpoint of a type in a cluster. nil
+// means that none is saved, or that the deletion of the cluster or the type is pending.
 func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupResource) (state []byte, err error) {
 	err = s.do(ctx, func(d *database) error {
 		state, err = d.checkpoint(ctx, cluster, gr)
@@ -678,17 +734,17 @@ func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupR
 	return state, err
 }
 
-// HideCluster hides the rows of a cluster in this process without deleting them. A later write to
-// the cluster deletes them first.
-func (s *Store) HideCluster(cluster string) { s.owe(cluster, schema.GroupResource{}) }
+// HideCluster makes queries of this process leave out all rows of a cluster, without deleting the
+// rows now. It cannot be undone. A later write to the cluster, or DropCluster, deletes the rows.
+func (s *Store) HideCluster(cluster string) { s.addPendingDeletion(cluster, schema.GroupResource{}) }
 
-// DropCluster deletes all data of a cluster. The rows are invisible at once, even if the deletion
-// fails; then call it again. The next Open completes an interrupted deletion, and so does a write
-// to the cluster.
+// DropCluster deletes all data of a cluster, with its history. The rows are invisible at once, even
+// if the deletion fails. After a failure, the caller calls it again. The next Open, or a write to
+// the cluster, also completes the deletion. An unknown cluster is no error.
 func (s *Store) DropCluster(ctx context.Context, cluster string) error {
-	s.owe(cluster, schema.GroupResource{})
+	s.addPendingDeletion(cluster, schema.GroupResource{})
 	return s.do(ctx, func(d *database) error {
-		if err := d.forgo(ctx, cluster, schema.GroupResource{}); err != nil {
+		if err := d.stopSalvage(ctx, cluster, groupResource{}, d.locked); err != nil {
 			return err
 		}
 		if err := d.dropCluster(ctx, cluster); err != nil {
@@ -701,12 +757,14 @@ func (s *Store) DropCluster(ctx context.Context, cluster string) error {
 	})
 }
 
-// DropType deletes all objects of a type in a cluster. They are invisible at once, even if the
-// deletion fails; then call it again. A write to the type completes the deletion.
+// DropType deletes all objects of a type in a cluster, with their history, the record of SaveType
+// and the checkpoint. The objects are invisible at once, even if the deletion fails. After a
+// failure, the caller calls it again. A write to the type also completes the deletion. An unknown
+// type is no error.
 func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
-	s.owe(cluster, gr)
+	s.addPendingDeletion(cluster, gr)
 	return s.do(ctx, func(d *database) error {
-		if err := d.forgo(ctx, cluster, gr); err != nil {
+		if err := d.stopSalvage(ctx, cluster, groupResource{gr.Group, gr.Resource}, d.locked); err != nil {
 			return err
 		}
 		if err := d.dropType(ctx, cluster, gr); err != nil {

@@ -36,7 +36,7 @@ func openStore(t testing.TB, dir string, options ...Option) *Store {
 	return s
 }
 
-// pod is a row with a body that fits it.
+// pod returns a row with a matching body.
 func pod(cluster, namespace, name string, ls map[string]string, spec map[string]any) Row {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "spec": spec,
@@ -134,7 +134,7 @@ func testSelect(t *testing.T, at string) {
 		"Scopes":              {Query{Scopes: map[string][]string{"east": {"b", "c"}, "west": {"a"}}}, []string{all[2], all[3]}},
 		"ScopesAndLabel":      {Query{Labels: selector(t, "app=db"), Scopes: map[string][]string{"west": {"a", "b"}}}, all[3:4]},
 		"ScopesAndNamespaces": {Query{Namespaces: []string{"a"}, Scopes: map[string][]string{"east": {"a"}, "west": {"c"}}}, all[:2]},
-		// So many that clusters are read, and not each namespace.
+		// So many that the query reads clusters, and not each namespace.
 		"ManyNamespaces":           {Query{Namespaces: withMany("b", "c")}, []string{all[2], all[4]}},
 		"ManyNamespacesOfACluster": {Query{Namespaces: withMany("b", "c"), Clusters: []string{"west"}}, all[4:]},
 		"ManyNamespacesAndLabel":   {Query{Namespaces: withMany("a"), Labels: selector(t, "app=db")}, all[3:4]},
@@ -189,7 +189,7 @@ func testSelect(t *testing.T, at string) {
 	}
 }
 
-// withMany are the namespaces and many that there are not.
+// withMany returns the namespaces and many that do not exist.
 func withMany(namespaces ...string) []string {
 	for i := range mostSpans {
 		namespaces = append(namespaces, fmt.Sprintf("none-%d", i))
@@ -205,7 +205,7 @@ func manyValues(n int) string {
 	return strings.Join(values, ",")
 }
 
-// TestTooManyTerms: what the database could not answer is refused before it is asked.
+// TestTooManyTerms: a query that is too large for the database is refused before it is sent.
 func TestTooManyTerms(t *testing.T) { onEach(t, testTooManyTerms) }
 
 func testTooManyTerms(t *testing.T, at string) {
@@ -485,7 +485,7 @@ func testDrop(t *testing.T, at string) {
 	if diff := cmp.Diff([]string{"b/x/new"}, listed(t, s, Query{Resource: "pods", Clusters: []string{"b"}})); diff != "" {
 		t.Error(diff)
 	}
-	// Dropped, and interrupted before the rows were deleted.
+	// The cluster was dropped, and the deletion of its rows was interrupted.
 	if _, err := s.db.write.ExecContext(t.Context(), "UPDATE cluster SET dropped = 1"); err != nil {
 		t.Fatal(err)
 	}
@@ -622,7 +622,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestKilledWriter kills a process that writes batches, at a random moment each time.
+// TestKilledWriter kills a process at random moments while it writes batches.
 func TestKilledWriter(t *testing.T) {
 	if dir := os.Getenv("STORE_TEST_KILLED"); dir != "" {
 		writeForever(t, dir)
@@ -696,11 +696,12 @@ func FuzzFieldPath(f *testing.F) {
 	})
 }
 
-// tallied is what schemas from that with the tally on have of objects besides.
+// tallied adds the content of the tables and columns that schemas with the tally have in
+// addition.
 const tallied = `; UPDATE label SET created = 5;
 	INSERT INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace`
 
-// TestMigrations: a database of each earlier schema is brought up to date with everything that is in it.
+// TestMigrations: a database of each earlier schema is migrated with all of its content.
 func TestMigrations(t *testing.T) {
 	for version := 1; version < len(sqliteMigrations); version++ {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
@@ -743,7 +744,7 @@ func TestMigrations(t *testing.T) {
 			}
 			running := []FieldRequirement{{Path: "status.phase", Operator: selection.Equals, Value: "Running"}}
 			if diff := cmp.Diff([]string{"b/ns/x", "a/ns/x"}, listed(t, s, Query{Resource: "pods", Fields: running, Order: Newest})); diff != "" && version >= 3 {
-				t.Error(diff) // of the same second; that of b is the later one
+				t.Error(diff) // both were created in the same second; b's has the greater ID
 			}
 			if got := listed(t, s, Query{Resource: "pods", Fields: running}); len(got) != 2 {
 				t.Errorf("%v are running", got)
@@ -765,7 +766,7 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// withNames fills a database of schema 3 on, as TestMigrations does those before.
+// withNames is the content of databases from schema 3 on, for TestMigrations.
 const withNames = `
 	INSERT INTO cluster VALUES ('a', 0), ('b', 0), ('c', 1);
 	INSERT INTO type VALUES (1, '', 'pods'), (9, 'apps', 'deployments');
@@ -777,3 +778,17 @@ const withNames = `
 	INSERT INTO label (type, label_key, label_value, cluster, namespace, name, object) SELECT type, 'app', 'web', cluster, namespace, name, id FROM object;
 	INSERT INTO body (object, json) SELECT id, CASE cluster WHEN 'a' THEN '{"spec":{"a":2},"status":{"phase":"Running"}}' ELSE '{"spec":{"a":1},"status":{"phase":"Running"}}' END FROM object;
 	UPDATE epoch SET seq = 30`
+
+// TestRejectedError: the error names the type as Kubernetes does.
+func TestRejectedError(t *testing.T) {
+	for want, e := range map[string]RejectedError{
+		"store secrets shop/login of cluster east: too deep":                 {Resource: "secrets", Namespace: "shop", Name: "login"},
+		"store deployments.apps shop/web of cluster east: too deep":          {Group: "apps", Resource: "deployments", Namespace: "shop", Name: "web"},
+		"store storageclasses.storage.k8s.io fast of cluster east: too deep": {Group: "storage.k8s.io", Resource: "storageclasses", Name: "fast"},
+	} {
+		e.Cluster, e.Err = "east", errors.New("too deep")
+		if got := e.Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

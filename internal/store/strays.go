@@ -8,14 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Stray is a type with stored objects in a cluster that Types does not return, because the type
-// was never saved.
+// Stray is a type of a cluster that has stored objects, but was not recorded with SaveType. Types
+// does not return it.
 type Stray struct {
 	Cluster  string
 	Resource schema.GroupResource
 }
 
-// Strays returns the types that Types does not return, sorted by cluster, group and resource.
+// Strays returns the types of clusters that have stored objects, but were not recorded with
+// SaveType. They are sorted by cluster, group and resource. Clusters and types with a pending
+// deletion are left out.
 func (s *Store) Strays(ctx context.Context) (out []Stray, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.strays(ctx)
@@ -24,12 +26,13 @@ func (s *Store) Strays(ctx context.Context) (out []Stray, err error) {
 	return out, err
 }
 
-// Clusters returns the clusters with stored data, sorted by name.
+// Clusters returns the names of the clusters to which objects or types were written, sorted.
+// Clusters with a pending deletion are left out.
 func (s *Store) Clusters(ctx context.Context) (names []string, err error) {
 	err = s.do(ctx, func(d *database) error {
 		known, _ := d.names()
 		for _, name := range known {
-			if whole, _ := d.owed.has(name, groupResource{}); !whole {
+			if whole, _ := d.pendingDeletions.has(name, groupResource{}); !whole {
 				names = append(names, name)
 			}
 		}
@@ -45,7 +48,7 @@ func (d *database) strays(ctx context.Context) (out []Stray, err error) {
 		ORDER BY y.cluster, t.grp, t.resource`, func(rows *sql.Rows) error {
 		var one Stray
 		err := rows.Scan(&one.Cluster, &one.Resource.Group, &one.Resource.Resource)
-		if whole, typed := d.owed.has(one.Cluster, groupResource{one.Resource.Group, one.Resource.Resource}); err == nil && !whole && !typed {
+		if whole, typed := d.pendingDeletions.has(one.Cluster, groupResource{one.Resource.Group, one.Resource.Resource}); err == nil && !whole && !typed {
 			out = append(out, one)
 		}
 		return err

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestStrays: what is stored of types that were never saved is found, and nothing that is being
-// dropped.
+// TestStrays: Strays returns types with stored objects that were never saved, but none that is
+// being dropped.
 func TestStrays(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)

@@ -20,13 +20,15 @@ import (
 
 // Paths of FieldRequirements that are lists. An object matches if one element has the value.
 const (
-	// FieldImages are the images of a pod, or of the pods of a workload.
+	// FieldImages is the path of the images of a pod, or of the pods of a workload.
 	FieldImages = "[images]"
-	// FieldReferences are the objects to which an object refers by name, as in package graph:
-	// KIND.GROUP/NAME, and for those of another namespace also KIND.GROUP/NAMESPACE/NAME.
+	// FieldReferences is the path of the objects to which an object refers by name, as package graph
+	// finds them. A value is KIND.GROUP/NAME. For an object in another namespace there is also
+	// KIND.GROUP/NAMESPACE/NAME.
 	FieldReferences = "[references]"
-	// FieldIs has states that few objects have and users search for: Unready, Terminating. States
-	// of most objects would be costly to index, and are found in the first objects anyway.
+	// FieldIs is the path of states that few objects have and users search for. Its values are Unready
+	// and Terminating. States that most objects have would be costly to index, and are found in the
+	// first objects anyway.
 	FieldIs = "[is]"
 )
 
@@ -36,15 +38,15 @@ const (
 	Terminating = "terminating" // its deletion has begun
 )
 
-// pair is a key and a value in the index: of a label or of a declared field. The keys of declared
-// fields begin with a character that label keys cannot have: ! for fields of few values, which
-// may each belong to most objects, else a dot.
+// pair is an entry in the index of an object: the key and value of a label, or of a declared field.
+// The key of a declared field is its path after a character with which no label key begins. That is
+// ! for fields of few different values, which many objects may share, and else a dot.
 type pair struct{ key, value string }
 
-// timed reports whether the pair also has an index in the order of creation.
+// timed reports whether the index also has the objects of this pair in the order of their creation.
 func (p pair) timed() bool { return strings.HasPrefix(p.key, "!") }
 
-// declaredPair returns the pair of a field.
+// declaredPair returns the index entry for a value of the declared field with this path.
 func declaredPair(path, value string) pair {
 	if path == "status.phase" || path == "type" {
 		return pair{"!" + path, value}
@@ -52,18 +54,20 @@ func declaredPair(path, value string) pair {
 	return pair{"." + path, value}
 }
 
-// termsVersion is incremented when the declared fields or the indexed words change. Databases
-// with another version are indexed again when they are opened.
+// termsVersion is the version of the index of declared fields and words. A developer increments it
+// when either changes. A database with another version is indexed again when it is opened.
 const termsVersion = 6
 
-// mostTerm is the maximum length of an indexed value of a declared field, in bytes.
+// mostTerm is the maximum length in bytes of a value of a declared field in the index. Longer
+// values are not indexed.
 const mostTerm = 512
 
 var (
 	podFields      = []string{"status.phase", "spec.nodeName", FieldIs, FieldImages, FieldReferences}
 	workloadFields = []string{"status.phase", FieldIs, FieldImages, FieldReferences}
-	// declared are the indexed fields by type. Types that are not listed have anyFields. Other
-	// fields are searched in bodies.
+	// declared are the paths of the fields that are indexed, by type. They are called declared fields,
+	// or terms. A type that is not listed has anyFields. Requirements on other fields are compared
+	// with the bodies.
 	declared = referring(map[groupResource][]string{
 		{"", "pods"}:                           podFields,
 		{"", "podtemplates"}:                   workloadFields,
@@ -83,7 +87,8 @@ var (
 	anyFields = []string{"status.phase", FieldIs}
 )
 
-// referring adds the types that refer to other objects and have no other declared fields.
+// referring adds to fields each type that refers to other objects and is not in fields yet, with
+// anyFields and FieldReferences. It returns fields.
 func referring(fields map[groupResource][]string) map[groupResource][]string {
 	for _, gr := range graph.Referrers() {
 		key := groupResource{gr.Group, gr.Resource}
@@ -94,6 +99,8 @@ func referring(fields map[groupResource][]string) map[groupResource][]string {
 	return fields
 }
 
+// declaredOf returns the paths of the declared (indexed) fields of a type. The caller must not
+// change the list.
 func declaredOf(gr groupResource) []string {
 	if fields, ok := declared[gr]; ok {
 		return fields
@@ -101,13 +108,14 @@ func declaredOf(gr groupResource) []string {
 	return anyFields
 }
 
-// indexable reports whether a value can be in the index: it is not empty, not too long, and valid
-// text for every database.
+// indexable reports whether a value of a field can be in the index. It must not be empty or longer
+// than mostTerm, and must be text that every database accepts.
 func indexable(value string) bool {
 	return value != "" && len(value) <= mostTerm && utf8.ValidString(value) && !strings.Contains(value, "\x00")
 }
 
-// termOf returns the pair of a field's value; false: it is not indexed.
+// termOf returns the index entry for a value of a field. It returns false if the field is not a
+// declared one of the type, or the value cannot be in the index.
 func termOf(gr groupResource, path, value string) (pair, bool) {
 	if !slices.Contains(declaredOf(gr), path) || !indexable(value) {
 		return pair{}, false
@@ -115,7 +123,8 @@ func termOf(gr groupResource, path, value string) (pair, bool) {
 	return declaredPair(path, value), true
 }
 
-// termsFor returns the key of a field in the index; ok is true if all values are indexed.
+// termsFor returns the key that a field has in the index. ok is false if the field of the type, or
+// one of the values, is not indexed. Then the values must be compared with the bodies.
 func termsFor(gr groupResource, path string, values []string) (key string, ok bool) {
 	for _, v := range values {
 		one, indexed := termOf(gr, path, v)
@@ -127,7 +136,7 @@ func termsFor(gr groupResource, path string, values []string) (key string, ok bo
 	return key, true
 }
 
-// indexed has the parts of a body that declared fields and words need.
+// indexed is what is parsed of a body for the index: the parts that have declared fields and words.
 type indexed struct {
 	graph.Pods
 
@@ -150,7 +159,8 @@ type indexed struct {
 	body []byte
 }
 
-// termsOf returns the distinct declared fields of a body.
+// termsOf returns the index entries for the declared fields of a body, without duplicates. For
+// invalid JSON, it returns nil.
 func termsOf(gr groupResource, body []byte) []pair {
 	var o indexed
 	if len(declaredOf(gr)) == 0 || !o.read(body) {
@@ -159,7 +169,8 @@ func termsOf(gr groupResource, body []byte) []pair {
 	return o.terms(gr)
 }
 
-// read reports whether the body is JSON. The database reports errors of invalid JSON.
+// read parses a body into o, and reports whether the body is JSON. Fields of an unexpected type
+// stay empty. An error is not needed, because the database reports invalid JSON.
 func (o *indexed) read(body []byte) bool {
 	o.body = body
 	err := casejson.UnmarshalCaseSensitivePreserveInts(body, o)
@@ -167,7 +178,8 @@ func (o *indexed) read(body []byte) bool {
 	return err == nil || ok
 }
 
-// read returns the index terms of a row, and the source of its words.
+// read returns what is indexed of a row: the entries for declared fields (terms), and the source of
+// its words. If the body is not JSON, these have only what is known without the body.
 func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	source = words.Of(gr.group, gr.resource, r.Name, nil, nil, nil, "", "")
 	terms = append(incompleteTerms(r.Body), leftTerms(r.Body)...)
@@ -181,7 +193,7 @@ func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	return terms, words.Of(gr.group, gr.resource, r.Name, r.Labels, o.Metadata.Annotations, o.Images(), o.Reason, cmp.Or(o.Message, o.Note))
 }
 
-// terms returns the distinct declared fields.
+// terms returns the index entries for the declared fields of the object, without duplicates.
 func (o *indexed) terms(gr groupResource) (out []pair) {
 	add := func(path string, values ...string) {
 		for _, value := range values {
@@ -221,7 +233,8 @@ func (o *indexed) terms(gr groupResource) (out []pair) {
 	return out
 }
 
-// encodeTerms returns the format of terms in the row of an object: alternating keys and values.
+// encodeTerms encodes index entries as the column terms of the table object: a JSON list of
+// alternating keys and values.
 func encodeTerms(terms []pair) string {
 	if len(terms) == 0 {
 		return "[]"
@@ -233,13 +246,17 @@ func encodeTerms(terms []pair) string {
 	return list(flat)
 }
 
+// decodeTerms reverses encodeTerms. The error is an errDamaged for another text.
 func decodeTerms(text string) (out []pair, err error) {
 	if text == "[]" {
 		return nil, nil
 	}
 	var flat []string
-	if err := json.Unmarshal([]byte(text), &flat); err != nil || len(flat)%2 != 0 {
+	if err := json.Unmarshal([]byte(text), &flat); err != nil {
 		return nil, fmt.Errorf("%w: read declared fields: %w", errDamaged, err)
+	}
+	if len(flat)%2 != 0 {
+		return nil, fmt.Errorf("%w: read declared fields: the last of %d elements has no value", errDamaged, len(flat))
 	}
 	for i := 0; i < len(flat); i += 2 {
 		out = append(out, pair{flat[i], flat[i+1]})
@@ -247,7 +264,8 @@ func decodeTerms(text string) (out []pair, err error) {
 	return out, nil
 }
 
-// pairsOf returns all index pairs of an object.
+// pairsOf returns all entries that an object has in the index: its labels and its declared fields
+// (terms).
 func pairsOf(labels map[string]string, terms []pair) map[pair]struct{} {
 	out := make(map[pair]struct{}, len(labels)+len(terms))
 	for key, value := range labels {
@@ -259,8 +277,9 @@ func pairsOf(labels map[string]string, terms []pair) map[pair]struct{} {
 	return out
 }
 
-// reindex updates the index to the fields that this version declares. It takes no sequences,
-// because the objects do not change. After an interruption it writes only the rest.
+// reindex updates the index of a database to termsVersion, when the database is opened. It does
+// nothing if the index has that version. The objects do not change, so it takes no sequences. After
+// an interruption, the next call writes only the rest.
 func (d *database) reindex(ctx context.Context) error {
 	var version int
 	if err := d.write.QueryRowContext(ctx, "SELECT terms FROM epoch").Scan(&version); err != nil {
@@ -285,19 +304,21 @@ func (d *database) reindex(ctx context.Context) error {
 	})
 }
 
-// reindex handles the next objects after an id. It returns their number and the last id.
+// reindex updates the index entries of the next objects, those with ids after the given one, at
+// most chunk. n is their number, and last the last id. n less than chunk means that there are no
+// more.
 func (w *writer) reindex(after int64) (n int, last int64, err error) {
 	type row struct {
 		place
-		created int64
-		terms   []pair
-		prose   int64
+		created     int64
+		terms       []pair
+		fingerprint int64
 	}
 	rows, ids, last := map[int64]*row{}, [][]any{}, after
 	if err := each(w.ctx, w.tx, say(w.dialect, "SELECT id, type, cluster, namespace, name, created, terms, prose FROM object WHERE id > ? ORDER BY id LIMIT ?"), func(found *sql.Rows) error {
 		var r row
 		var terms string
-		if err := found.Scan(&last, &r.kind, &r.cluster, &r.namespace, &r.name, &r.created, &terms, &r.prose); err != nil {
+		if err := found.Scan(&last, &r.kind, &r.cluster, &r.namespace, &r.name, &r.created, &terms, &r.fingerprint); err != nil {
 			return err
 		}
 		n++
@@ -333,11 +354,11 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 		whole.Name = r.name
 		terms, source := read(w.kindOf(r.kind), &whole)
 		fingerprint := source.Fingerprint()
-		if slices.Equal(terms, r.terms) && fingerprint == r.prose {
+		if slices.Equal(terms, r.terms) && fingerprint == r.fingerprint {
 			return nil
 		}
 		set = append(set, [3]any{encodeTerms(terms), fingerprint, id})
-		out.prosaic(r.place, &object{id: id, prose: r.prose}, fingerprint, source)
+		out.addFullText(r.place, &object{id: id, fingerprint: r.fingerprint}, fingerprint, source)
 		out.pairs(r.place, id, r.created, pairsOf(nil, r.terms), pairsOf(nil, terms), false)
 		return nil
 	}); err != nil {
@@ -356,7 +377,8 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 	return n, last, w.put(&out)
 }
 
-// kindOf returns the type of a number.
+// kindOf returns the type with this number in the database. For an unknown number, it returns the
+// empty type.
 func (d *database) kindOf(kind int64) groupResource {
 	gr := d.gr(kind)
 	return groupResource{gr.Group, gr.Resource}

@@ -22,7 +22,7 @@ import (
 // created. Tables of the same names that another program created are never renamed. Missing
 // permissions, a search_path to another schema and a standby do not count as damage.
 
-// connection is a database, or one connection of it.
+// connection is a database, or one connection of it, for migrations.
 type connection interface {
 	querier
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -30,18 +30,19 @@ type connection interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// columnsOf are the columns that a migration adds to a table. The first entry of a table creates
-// it.
+// columnsOf are the columns that the migration with this version adds to a table. The first entry
+// of a table means that the migration creates the table.
 type columnsOf struct {
 	version int
 	table   string
 	columns []string
 }
 
-// versionTable has the versions of the schema.
+// versionTable is the name of the table with the numbers of the migrations that ran.
 const versionTable = "schema_version"
 
-// serverSchema returns the tables of a server's database, in the order of the migrations.
+// serverSchema returns the tables and columns of a server's database, in the order of the
+// migrations that add them.
 func serverSchema(d dialect) []columnsOf {
 	is := func(version int, table, columns string) columnsOf {
 		return columnsOf{version, table, strings.Fields(columns)}
@@ -75,16 +76,18 @@ func serverSchema(d dialect) []columnsOf {
 	return out
 }
 
-// schemaState is the state of a database's schema.
+// schemaState is what examine found about the tables of a database: which are missing, and which
+// belong to another program.
 type schemaState struct {
 	foreign []string // tables of another program with names of the mirror's tables
 	missing []string // missing tables and columns; nil: the schema is complete, or not created yet
 	ours    []string // existing tables of the mirror
 }
 
-// examine compares the tables of a database and their columns with those of a version of the
-// schema; 0: no migration is finished. resumes means that an interrupted first migration can
-// continue. It is pure.
+// examine compares the tables of a database with schema, the tables and columns that each migration
+// adds. found are the columns of existing tables, by table. version is the last migration that is
+// finished; 0: none is. resumes means that an interrupted first migration can continue, so its
+// tables are not incomplete. It is pure.
 func examine(found map[string][]string, version int, schema []columnsOf, resumes bool) (c schemaState) {
 	made := map[string]bool{}
 	for _, want := range schema {
@@ -121,7 +124,8 @@ func examine(found map[string][]string, version int, schema []columnsOf, resumes
 	if version > 0 {
 		return c
 	}
-	// No migration is finished: there is nothing, or a part of a first migration that continues.
+	// No migration is finished. Either no table of the mirror exists, or a first migration was
+	// interrupted and continues.
 	begun := slices.ContainsFunc(c.ours, func(table string) bool { return table != versionTable })
 	later := slices.ContainsFunc(schema, func(of columnsOf) bool {
 		return of.version > 1 && made[of.table] && firstOf(schema, of.table) > 1 && found[of.table] != nil
@@ -134,35 +138,43 @@ func examine(found map[string][]string, version int, schema []columnsOf, resumes
 	return c
 }
 
-// firstOf returns the version that creates a table.
+// firstOf returns the version of the migration that creates a table. The table must be in schema.
 func firstOf(schema []columnsOf, table string) int {
 	i := slices.IndexFunc(schema, func(of columnsOf) bool { return of.table == table })
 	return schema[i].version
 }
 
-// catalogued is the dialect of a database server.
+// catalogued is the dialect of a database server. Unlike a file, a server can have tables of other
+// programs, several servers that change the schema, and users without permissions.
 type catalogued interface {
 	dialect
-	// lock keeps other servers from changing the schema, until unlock or the end of the
-	// connection.
+	// lock prevents other servers from changing the schema, until unlock or the end of the connection.
+	// If another server holds the lock for longer than patience, it returns an error.
 	lock(ctx context.Context, conn *sql.Conn, patience time.Duration) (unlock func(ctx context.Context) error, err error)
-	// fits returns why the database cannot be used at present, without damage. left is the epoch
-	// that this store last saw; "": unknown.
+	// fits returns an error if the database cannot be used at present and is not damaged, such as a
+	// standby; nil: it can be used. left is the epoch (ID) of the database when this store last used
+	// it; "": unknown.
 	fits(ctx context.Context, conn *sql.Conn, left string) error
-	// catalogue returns those of the named tables that exist, with their columns.
+	// catalogue returns the columns of the named tables, by table. Tables that do not exist are left
+	// out.
 	catalogue(ctx context.Context, conn *sql.Conn, names []string) (map[string][]string, error)
-	// confirms returns an error if something only seems to be missing, because the user may not
-	// see it.
+	// confirms returns an error if one of the missing tables or columns exists after all, and only the
+	// user lacks permission to see it.
 	confirms(ctx context.Context, conn *sql.Conn, missing []string) error
-	// rename adds a suffix to the names of tables and their dependent objects: all or none.
+	// rename appends a suffix to the names of the tables and of their indexes: to all of them, or to
+	// none.
 	rename(ctx context.Context, conn *sql.Conn, tables []string, suffix string) error
-	// resumes reports whether an interrupted migration leaves a part behind.
+	// resumes reports whether a migration that was interrupted leaves some of its tables behind, and
+	// can continue.
 	resumes() bool
-	// denied reports whether an error is about permissions.
+	// denied reports whether an error means that the user lacks permissions.
 	denied(err error) bool
 }
 
-// upgrade creates or updates the schema.
+// upgrade creates or updates the schema of a database for the store that c describes. If tables of
+// a server's database are missing, it renames the others, creates new ones and sets d.aside. The
+// error is an errUnfit if tables of another program have the names of the mirror's tables. It is an
+// errNewer for a newer schema.
 func (d *database) upgrade(ctx context.Context, c claimant) (err error) {
 	dialect, ok := d.dialect.(catalogued)
 	if !ok {
@@ -192,6 +204,10 @@ func (d *database) upgrade(ctx context.Context, c claimant) (err error) {
 	return errors.Join(err, unlock(free))
 }
 
+// upgradeLocked does the work of upgrade for a database on a server. The caller holds the lock of
+// dialect. Tables of another program are an error, and so are tables that only seem to be missing.
+// For any other incomplete schema, the existing tables are renamed, and d.aside names what was
+// missing. After the migrations, it checks that the schema is complete.
 func (d *database) upgradeLocked(ctx context.Context, dialect catalogued, conn *sql.Conn) error {
 	now, err := d.examined(ctx, dialect, conn)
 	if err != nil {
@@ -222,13 +238,16 @@ func (d *database) upgradeLocked(ctx context.Context, dialect catalogued, conn *
 	return err
 }
 
-// leftover is what was set aside of an incomplete schema.
+// leftover describes an incomplete schema whose tables were renamed: what was missing, and the
+// suffix of the renamed tables.
 type leftover struct {
 	missing []string
 	suffix  string // of the tables
 }
 
-// examined reads the catalogue and the version of the schema.
+// examined reads the tables of the database and the version of its schema, and returns the result
+// of examine. It also checks that the table epoch has its row. For a newer schema it returns the
+// zero value, and migrate reports that.
 func (d *database) examined(ctx context.Context, dialect catalogued, conn *sql.Conn) (c schemaState, err error) {
 	schema := serverSchema(dialect)
 	var names []string
@@ -248,7 +267,7 @@ func (d *database) examined(ctx context.Context, dialect catalogued, conn *sql.C
 		}
 	}
 	if version > len(dialect.migrations()) {
-		return c, nil // migrate reports it
+		return c, nil // migrate reports a newer version
 	}
 	if c = examine(found, version, schema, dialect.resumes()); version == 0 || len(c.missing) > 0 || len(c.foreign) > 0 {
 		return c, nil
@@ -303,8 +322,9 @@ func (postgresDialect) fits(ctx context.Context, conn *sql.Conn, left string) er
 	return elsewhere(ctx, conn, left, schema.String, path)
 }
 
-// elsewhere returns an error if the tables with an epoch are in another schema than the first one
-// of search_path.
+// elsewhere returns an error if the mirror's tables are in another schema of PostgreSQL than here,
+// so that search_path must be corrected. It finds them by the table epoch with the ID left. here is
+// the first schema of search_path (path). If here has a table epoch, the result is nil.
 func elsewhere(ctx context.Context, conn *sql.Conn, left, here, path string) error {
 	var schemas []string
 	if err := each(ctx, conn, `SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -332,14 +352,15 @@ func elsewhere(ctx context.Context, conn *sql.Conn, left, here, path string) err
 	return nil
 }
 
-// catalogue does not use information_schema, which hides objects without permissions.
+// catalogue returns the columns of the named tables, by table. It does not read information_schema,
+// which hides objects without permissions.
 func (postgresDialect) catalogue(ctx context.Context, conn *sql.Conn, names []string) (map[string][]string, error) {
 	return tables(ctx, conn, `SELECT c.relname, a.attname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
 		WHERE c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema()) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 		AND c.relname = ANY ($1::text[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum`, names)
 }
 
-// tables reads the columns of tables.
+// tables runs a query whose rows have a table and a column, and returns the columns by table.
 func tables(ctx context.Context, conn *sql.Conn, query string, args ...any) (map[string][]string, error) {
 	found := map[string][]string{}
 	err := each(ctx, conn, query, func(rows *sql.Rows) error {
@@ -359,7 +380,8 @@ func (postgresDialect) denied(err error) bool {
 	return ok && e.Code == "42501"
 }
 
-// rename also renames the indexes, because the schema defines their names.
+// rename appends a suffix to the names of the tables, in one transaction. It also renames their
+// indexes, because the new tables need the names of these.
 func (d postgresDialect) rename(ctx context.Context, conn *sql.Conn, tables []string, suffix string) error {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
@@ -387,8 +409,8 @@ func (d postgresDialect) rename(ctx context.Context, conn *sql.Conn, tables []st
 	return tx.Commit()
 }
 
-// schemaLock is the name of a database's lock. All databases of a server share one namespace of
-// locks.
+// schemaLock is an SQL expression for the name of the lock on changes of the schema. It contains a
+// hash of the database's name, because all databases of a server share one namespace of locks.
 const schemaLock = "CONCAT('orrery-schema-', MD5(DATABASE()))"
 
 func (mysqlDialect) lock(ctx context.Context, conn *sql.Conn, patience time.Duration) (func(context.Context) error, error) {
@@ -415,13 +437,14 @@ func (mysqlDialect) catalogue(ctx context.Context, conn *sql.Conn, names []strin
 		strings.Repeat(", ?", len(names)-1)+") ORDER BY table_name, ordinal_position", args...)
 }
 
-// confirms queries the parts that seem to be missing, because the catalogue hides objects without
-// permissions.
+// confirms queries each table and column that seems to be missing, because the catalogue hides
+// objects without permissions. It returns an error if one of them is not missing but cannot be
+// read. Entries of missing that describe a row are skipped.
 func (d mysqlDialect) confirms(ctx context.Context, conn *sql.Conn, missing []string) error {
 	for _, one := range missing {
 		table, column, _ := strings.Cut(one, ".")
 		if strings.Contains(one, " ") {
-			continue // a row
+			continue // a row is missing, not a table
 		}
 		if column == "" {
 			column = "1"
@@ -441,7 +464,8 @@ func (mysqlDialect) denied(err error) bool {
 	return ok && slices.Contains([]uint16{1044, 1142, 1143, 1227}, e.Number)
 }
 
-// rename uses one statement, which renames all tables or none.
+// rename appends a suffix to the names of the tables. It uses one statement, which renames all
+// tables or none.
 func (mysqlDialect) rename(ctx context.Context, conn *sql.Conn, tables []string, suffix string) error {
 	pairs := make([]string, len(tables))
 	for i, table := range tables {

@@ -70,10 +70,10 @@ func TestExamine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := examine(tc.found, tc.version, schema, tc.resumes)
-			if len(tc.want.foreign) > 0 { // nothing else matters
+			if len(tc.want.foreign) > 0 { // the rest does not matter
 				got.missing = nil
 			}
-			var missing []string // of a table, once
+			var missing []string // each table once
 			for _, one := range got.missing {
 				if table, _, column := strings.Cut(one, "."); !column || tc.found[table] != nil || len(tc.want.missing) > 1 {
 					missing = append(missing, one)
@@ -90,7 +90,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestSchemaIsListed: what is looked for in the catalogue is what the migrations make.
+// TestSchemaIsListed: the tables and columns expected in the catalogue are those that the
+// migrations create.
 func TestSchemaIsListed(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		s := openStore(t, at)
@@ -112,7 +113,8 @@ func TestSchemaIsListed(t *testing.T) {
 	})
 }
 
-// TestOpenedAtOnce: servers that start at the same time with an empty database find one schema, and one of them writes.
+// TestOpenedAtOnce: servers that start at the same time with an empty database create one
+// schema, and one of them writes.
 func TestOpenedAtOnce(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
 		stores := make([]*Store, 5)
@@ -124,7 +126,8 @@ func TestOpenedAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := s.problem(); err != nil && !errors.Is(err, errClaimed) { // it may have lost its claim before it was open
+				// The store may have lost its claim before it was open.
+				if err := s.problem(); err != nil && !errors.Is(err, errClaimed) {
 					t.Errorf("store %d: %v", i, err)
 				}
 				stores[i] = s
@@ -151,7 +154,8 @@ func TestOpenedAtOnce(t *testing.T) {
 	})
 }
 
-// TestKilledWhileItMadeTables: where the first start was killed, whatever it had made, the next goes on.
+// TestKilledWhileItMadeTables: if the first start was killed at any statement of the first
+// migration, the next start continues.
 func TestKilledWhileItMadeTables(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, _ string) {
 		first := mysqlDialect{}.migrations()[0]
@@ -181,7 +185,7 @@ func TestKilledWhileItMadeTables(t *testing.T) {
 	})
 }
 
-// asideTables are the tables that were set aside.
+// asideTables returns the tables that were set aside.
 func asideTables(t *testing.T, d *testenv.Database, db *sql.DB) (out []string) {
 	t.Helper()
 	for _, name := range allTables(t, d, db) {
@@ -207,8 +211,9 @@ func allTables(t *testing.T, d *testenv.Database, db *sql.DB) (out []string) {
 	return out
 }
 
-// TestSchemaIsNotWhole: a schema of which a part is gone is set aside by renaming, with what it has, at a start and under a running server; a
-// new one is made, and tables of other programs stay where they are.
+// TestSchemaIsNotWhole: a schema with a missing part is set aside by renaming, with its
+// content, at a start or under a running server. A new one is created. Tables of other programs
+// do not change.
 func TestSchemaIsNotWhole(t *testing.T) {
 	for name, damage := range map[string]string{
 		"Table": "DROP TABLE label", "Column": "ALTER TABLE object DROP COLUMN owner", "Epoch": "DELETE FROM epoch", "Versions": "DROP TABLE schema_version",
@@ -222,7 +227,7 @@ func TestSchemaIsNotWhole(t *testing.T) {
 				}
 				s := openStore(t, at)
 				write(t, s, numbered(0, 5)...)
-				running := name == "Table" // the others are found by the next start
+				running := name == "Table" // the next start finds the other cases
 				if !running {
 					check(t, s.Close())
 				}
@@ -253,8 +258,9 @@ func TestSchemaIsNotWhole(t *testing.T) {
 	}
 }
 
-// TestTablesOfAnotherProgram: a database with another program's tables where the mirror's would be is refused, by their names, and left as
-// it is; also one in which they took the place of the mirror's.
+// TestTablesOfAnotherProgram: a database in which another program has tables with the mirror's
+// names is refused, with the names, and not changed. This also holds if these replaced the
+// mirror's tables.
 func TestTablesOfAnotherProgram(t *testing.T) {
 	for table, columns := range map[string]string{
 		"label": "id integer, name varchar(20)", "type": "id integer, title varchar(20)", "schema_version": "version integer, installed_by varchar(20)", "epoch": "id integer",
@@ -287,7 +293,8 @@ func TestTablesOfAnotherProgram(t *testing.T) {
 	}
 }
 
-// TestNoDamage: what keeps the mirror from its tables, without damage, is said, sets nothing aside, and loses nothing when it ends.
+// TestNoDamage: settings and missing rights that keep the mirror from its tables are reported.
+// No table is set aside, and no row is lost once the tables are accessible again.
 func TestNoDamage(t *testing.T) {
 	t.Run("PostgreSQL", func(t *testing.T) {
 		for name, tc := range map[string]struct{ set, says, reset string }{
@@ -320,13 +327,13 @@ func TestNoDamage(t *testing.T) {
 				}
 				disconnect()
 				said := ""
-				for range 4 { // a connection that was cut, and then what the new one says
+				for range 4 { // the cut connection fails first, and then the new one
 					again(s)
 					if err := s.Write(t.Context(), []Change{{Row: numbered(5, 1)[0]}}); err != nil {
 						said += err.Error() + "\n"
 					}
 				}
-				other, err := open(t, at) // a start
+				other, err := open(t, at) // like a restart
 				check(t, err)
 				said += fmt.Sprint(other.problem())
 				if name != "TheSchemaOfAnother" && !strings.Contains(fmt.Sprint(other.problem()), tc.says) {
@@ -350,7 +357,7 @@ func TestNoDamage(t *testing.T) {
 			})
 		}
 	})
-	onServers(t, func(t *testing.T, d *testenv.Database, at string) { // rights
+	onServers(t, func(t *testing.T, d *testenv.Database, at string) { // missing rights
 		db := d.Open(t, at)
 		check(t, openStore(t, at).Close())
 		user := "orrery_denied"

@@ -12,10 +12,12 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
+// apply writes the changes. It does the work of Store.Write, except for the deletion of old
+// history, and takes d.mu.
 func (d *database) apply(ctx context.Context, changes []Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.deleteOwed(ctx, changes); err != nil {
+	if err := d.completeDeletions(ctx, changes); err != nil {
 		return fmt.Errorf("write %d changes: %w", len(changes), err)
 	}
 	accepted, unidentified, err := d.identify(ctx, changes)
@@ -29,7 +31,10 @@ func (d *database) apply(ctx context.Context, changes []Change) error {
 	return errors.Join(append(unidentified, rejected...)...)
 }
 
-// bisect writes the changes. If the database refuses one of them, it writes each half separately.
+// bisect writes the changes in one transaction. If the database refuses one of them, bisect writes
+// each half of them separately. A single change that is refused is written in part, see reduce.
+// rejected are the RejectedErrors of such changes. err is any other error, after which the changes
+// are written in part or not at all. The caller holds d.mu.
 func (d *database) bisect(ctx context.Context, changes []Change) (rejected []error, err error) {
 	err = d.attempt(ctx, changes)
 	switch {
@@ -51,7 +56,8 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 	return append(first, second...), err
 }
 
-// attempt writes the changes in one transaction.
+// attempt writes the changes in one transaction, or returns the error of the database. After the
+// commit it updates the size of the history, and d.incomplete. The caller holds d.mu.
 func (d *database) attempt(ctx context.Context, changes []Change) error {
 	var grown int64
 	err := d.transact(ctx, int64(len(changes)), func(ctx context.Context, tx *sql.Tx, seq int64) error {
@@ -70,17 +76,19 @@ func (d *database) attempt(ctx context.Context, changes []Change) error {
 	return nil
 }
 
-// transact runs f in a transaction of n changes. seq is the sequence of the first one. The row of
-// the epoch is locked until the transaction ends, so sequences are committed in order. An error
-// reports other writers, and a database that went back to an earlier state. The caller holds
-// d.mu.
+// transact runs f in a transaction, and commits it unless f returns an error. n is the number of
+// changes in the transaction, and seq the sequence of the first one. The row of the epoch is locked
+// until the transaction ends, so sequences are committed in order. Before, transact calls settle,
+// for an earlier transaction whose outcome is unknown. The error is an errClaimed if another writer
+// has claimed the database. It is an errOther if the database was replaced or went back to an
+// earlier state. f must use its ctx, which may have a deadline. The caller holds d.mu.
 func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
 	if err := d.settle(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := d.patiently(ctx)
 	defer cancel()
-	d.recording, d.told = d.journal != nil && d.journal.recording(), nil
+	d.recording, d.events = d.journal != nil && d.journal.recording(), nil
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -95,7 +103,8 @@ func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Con
 	return d.end(ctx, tx, last)
 }
 
-// patiently limits the wait for the database.
+// patiently returns a context for a write, which ends after d.patience. If d.patience is 0, it
+// returns ctx. The caller must call the cancel function.
 func (d *database) patiently(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.patience == 0 {
 		return ctx, func() {}
@@ -103,7 +112,8 @@ func (d *database) patiently(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, d.patience)
 }
 
-// rollback ends a failed transaction. It is not an error if the database has ended it already.
+// rollback undoes and ends a transaction. If the database has already ended the transaction, that
+// is no error.
 func rollback(d dialect, tx *sql.Tx) error {
 	err := tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) || err != nil && d.ended(err) {
@@ -112,45 +122,50 @@ func rollback(d dialect, tx *sql.Tx) error {
 	return err
 }
 
-// writer writes changes in one transaction.
+// writer writes changes in one transaction, whose context and time it has. The caller holds the
+// database's mu.
 type writer struct {
 	*database
 
 	ctx   context.Context //nolint:containedctx // lives as long as one transaction
 	tx    *sql.Tx
-	now   int64 // in milliseconds
-	grown int64 // growth of the history
+	now   int64 // time of the changes, in milliseconds
+	grown int64 // size of the new revisions
 }
 
-// place is the key of a present or past object.
+// place is the key of a present or past object: the number of its type, the cluster, the namespace
+// and the name.
 type place struct {
 	kind                     int64
 	cluster, namespace, name string
 }
 
-// object is the object at a place, before and after the changes.
+// object is what a writer knows about the object at a place: the stored object before the changes,
+// and the row to write.
 type object struct {
-	id      int64 // 0: not stored
-	labels  map[string]string
-	terms   []pair
-	created int64
-	prose   int64 // fingerprint of its words; 0: it has none
-	uid     types.UID
-	stored  types.UID // UID of the stored object
-	owner   types.UID // UID of its owner
-	alive   bool
-	row     *Row // to be written
-	seq     int64
-	// replaced means that the same change stores another object of that name.
+	id          int64 // 0: not stored
+	labels      map[string]string
+	terms       []pair // its declared fields in the index
+	created     int64
+	fingerprint int64     // of its words; 0: it has none
+	uid         types.UID // UID after the changes so far
+	stored      types.UID // UID of the stored object
+	owner       types.UID // UID of its owner
+	alive       bool      // the object exists after the changes so far
+	row         *Row      // to be written; nil: none
+	seq         int64     // sequence of its last change
+	// replaced means that the change that deletes this object also creates another one of that name.
 	replaced bool
 
 	recorded  bool   // its type has a history
-	revisions int64  // how many were kept since its history began; -1: its history has ended
+	revisions int64  // number kept since its history began; -1: its history has ended
 	state     *state // the state that the change ends; nil: no revision is kept of it
 }
 
-// write writes the changes with the sequences from seq on, with the same effect as one after
-// another.
+// write writes the changes, whose sequences begin with seq. The effect is as if they were written
+// one after another. But if several of them are about one object, only its last state is written,
+// and no revision is kept of those between. A deletion is skipped if its UID is not that of the
+// object.
 func (w *writer) write(changes []Change, seq int64) error {
 	objects := make(map[place]*object, len(changes))
 	order := make([]place, 0, len(changes))
@@ -170,7 +185,7 @@ func (w *writer) write(changes []Change, seq int64) error {
 		switch {
 		case !c.Delete:
 			o.alive, o.uid, o.row, o.seq = true, c.UID, &c.Row, seq+int64(i)
-		case c.UID == "" || c.UID == o.uid: // else another object has the name now
+		case c.UID == "" || c.UID == o.uid: // otherwise another object has the name, and stays
 			o.alive, o.row, o.seq = false, nil, seq+int64(i)
 		}
 	}
@@ -184,7 +199,7 @@ func (w *writer) write(changes []Change, seq int64) error {
 	var out outgoing
 	for _, p := range order {
 		o := objects[p]
-		// The object is gone, and there is another one of that name.
+		// The stored object is gone, and another one has its name.
 		if o.id != 0 && o.row != nil && o.row.UID != o.stored {
 			gone := *o
 			gone.alive, gone.row, gone.replaced = false, nil, true
@@ -207,7 +222,8 @@ func (w *writer) place(r *Row) place {
 	return place{w.kind(groupResource{r.Group, r.Resource}), r.Cluster, r.Namespace, r.Name}
 }
 
-// find reads the stored objects.
+// find reads the stored objects with the keys in order, and sets them in objects. An entry stays as
+// it is if no object is stored.
 func (w *writer) find(objects map[place]*object, order []place) error {
 	keys := make([][]any, len(order))
 	for i, p := range order {
@@ -217,7 +233,7 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 		var p place
 		var stored object
 		var labels, terms string
-		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions, &terms, &stored.created, &stored.prose); err != nil {
+		if err := rows.Scan(&p.kind, &p.cluster, &p.namespace, &p.name, &stored.id, &stored.uid, &stored.owner, &labels, &stored.revisions, &terms, &stored.created, &stored.fingerprint); err != nil {
 			return err
 		}
 		if err := json.Unmarshal([]byte(labels), &stored.labels); err != nil {
@@ -237,17 +253,20 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 	})
 }
 
-// outgoing has the rows to write, by table.
+// outgoing has the rows that a writer will write or delete in its transaction, by statement.
+// writer.put writes them.
 type outgoing struct {
 	insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past [][]any
 
-	prose      []prose
-	incomplete bool // an object that is stored without a part is among them, or was
+	fullText   []fullTextChange
+	incomplete bool // an object among them is, or was, stored without a part
 	// Change of the number of objects, by namespace and type; without names.
 	tally map[place]int64
 }
 
-// add adds the rows to write for an object.
+// add adds to out what must be written for the object o at p: its rows or their deletion, index
+// entries, and the revision of its previous state. It also records the event for the journal. It
+// adds nothing if the object was not stored and no row is to be written.
 func (w *writer) add(out *outgoing, p place, o *object) error {
 	before := pairsOf(o.labels, o.terms)
 	if o.row != nil {
@@ -272,14 +291,16 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	}
 	out.dropObject = append(out.dropObject, []any{o.id})
 	out.dropBody = append(out.dropBody, []any{o.id})
-	out.prosaic(p, o, 0, words.Source{})
+	out.addFullText(p, o, 0, words.Source{})
 	out.count(p, -1)
 	out.pairs(p, o.id, 0, before, nil, false)
 	return nil
 }
 
-// pairs adds new index pairs of an object, and deletes old ones. With all, it also writes
-// unchanged ones.
+// pairs adds the changes of an object's index entries to out: from before to after, its labels and
+// declared fields. With all, it also writes unchanged entries, because they contain the creation
+// time (created), which has changed. It sets out.incomplete if the object is, or was, stored
+// without a part.
 func (out *outgoing) pairs(p place, id, created int64, before, after map[pair]struct{}, all bool) {
 	_, was := before[incompletePair]
 	_, is := after[incompletePair]
@@ -296,7 +317,8 @@ func (out *outgoing) pairs(p place, id, created int64, before, after map[pair]st
 	}
 }
 
-// count changes the number of a namespace's objects of a type.
+// count adds by to the number of objects of p's type in p's namespace, which the table tally
+// stores.
 func (out *outgoing) count(p place, by int64) {
 	if out.tally == nil {
 		out.tally = map[place]int64{}
@@ -305,7 +327,8 @@ func (out *outgoing) count(p place, by int64) {
 	out.tally[p] += by
 }
 
-// tallied returns the changed rows of tally, and those to delete if they are 0.
+// tallied returns the rows for the table tally. change are numbers to add. drop are the rows to
+// delete if their number is then 0.
 func (out *outgoing) tallied() (change, drop [][]any) {
 	for p, by := range out.tally {
 		if by != 0 {
@@ -318,7 +341,10 @@ func (out *outgoing) tallied() (change, drop [][]any) {
 	return change, drop
 }
 
-// addRow adds the row and the body of an object, with an id if it is new.
+// addRow adds the row, the body and the changed words of the object o at p to out, and the revision
+// of its previous state. A new object gets the sequence of its change as its id, in o.id. addRow
+// returns the terms for the index, and the creation time in Unix seconds. The error may be about
+// this row only, see refuses.
 func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, created int64, err error) {
 	r, h := o.row, headerOf(o.row)
 	body, err := w.body(r)
@@ -355,14 +381,16 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 		o.id, p.kind, p.cluster, p.namespace, p.name,
 		o.seq, r.Version, r.Kind, string(r.UID), r.ResourceVersion, encode(r.Labels), r.Note, began, since, revisions, encodeTerms(terms), fingerprint, h.Created, string(r.OwnerUID), w.now,
 	})
-	out.prosaic(p, o, fingerprint, source)
+	out.addFullText(p, o, fingerprint, source)
 	*stored = append(*stored, append([]any{o.id}, body...))
 	return terms, h.Created, nil
 }
 
+// put writes all rows of out. The order of the statements prevents that the keys of old and new
+// rows conflict.
 func (w *writer) put(out *outgoing) error {
 	if out.incomplete {
-		w.counted = nil // also if the transaction fails
+		w.counted = nil // incomplete objects are counted again, also if the transaction fails
 	}
 	tally, empty := out.tallied()
 	for _, step := range []struct {
@@ -387,7 +415,7 @@ func (w *writer) put(out *outgoing) error {
 			return err
 		}
 	}
-	return w.putProse(out.prose)
+	return w.putFullText(out.fullText)
 }
 
 func encode(labels map[string]string) string {

@@ -23,19 +23,21 @@ import (
 // Kinds of Kubernetes and kinds with a conversion webhook lose nothing: their versions have the
 // same content, perhaps under other names.
 
-// openSchema is the OpenAPI schema of a version, or a part of it.
+// openSchema is the OpenAPI schema of a version of a CustomResourceDefinition, or the schema of one
+// field in it.
 type openSchema map[string]any
 
-// wider is a version with fields that the version of a kind lacks.
+// wider is another served version of a kind, with fields that the version of the kind lacks. other
+// is the schema of the other version, and own that of the kind's version.
 type wider struct {
 	gvk        schema.GroupVersionKind
 	other, own openSchema
 }
 
-// Cut returns a message about the fields of a template that do not exist in the version in
-// which it is read, and the version that has them; "" if there are none. known is false until
-// the versions are compared, and while the cache has another version of the template at another
-// resourceVersion.
+// Cut returns a message for users if a template loses fields: they do not exist in the version
+// in which the template is read. The message names the fields and the version that has them. It
+// is "" if no field is lost. known is false until the versions are compared, and while the cache
+// has the template in another version at another resourceVersion.
 func (c *Cache) Cut(o *unstructured.Unstructured) (message string, known bool) {
 	c.mu.RLock()
 	k := c.kinds[o.GroupVersionKind()]
@@ -64,14 +66,16 @@ func (c *Cache) Cut(o *unstructured.Unstructured) (message string, known bool) {
 	return strings.Join(said, "; "), true
 }
 
-// compareVersions finds the versions that have more fields, and watches them. It is called
-// whenever a watch of the kind begins: a watch ends when the definition changes.
+// compareVersions records which versions of the kind have more fields than the kind's own version,
+// and makes the cache watch them, so that Cut can report the fields that a template loses. It reads
+// the CustomResourceDefinition. If the read fails, the last result stays. It is called whenever a
+// watch of the kind begins, because a watch ends when the definition changes.
 func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.GroupVersionResource) {
 	definition, err := c.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Get(
 		ctx, resource.GroupResource().String(), metav1.GetOptions{})
 	var versions []wider
 	switch {
-	case apierrors.IsNotFound(err): // a kind of Kubernetes, not of a definition
+	case apierrors.IsNotFound(err): // a kind of Kubernetes, which has no definition
 	case err != nil:
 		logr.FromContextOrDiscard(ctx).V(1).Info("cannot read the definition", "kind", k.gvk.String(), "error", err.Error())
 		return // the last result stays
@@ -88,8 +92,8 @@ func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.Gr
 	}
 }
 
-// widerVersions returns the served versions of a definition with fields that the version of a
-// kind lacks. It returns none if the definition has a conversion.
+// widerVersions returns the served versions of a CustomResourceDefinition with fields that the
+// version in gvk lacks. It returns none if the definition has a conversion.
 func widerVersions(definition *unstructured.Unstructured, gvk schema.GroupVersionKind) (found []wider) {
 	if strategy, _, _ := unstructured.NestedString(definition.Object, "spec", "conversion", "strategy"); strategy != string(apiextensionsv1.NoneConverter) {
 		return nil
@@ -115,7 +119,9 @@ func widerVersions(definition *unstructured.Unstructured, gvk schema.GroupVersio
 	return found
 }
 
-// part returns the schema of a field. allowed is false if the API server drops the field.
+// part returns the schema of the field with a name. allowed is false if the schema has no such
+// field, so that the API server drops it. A nil part with allowed means that the field may have any
+// content.
 func (s openSchema) part(name string) (part openSchema, allowed bool) {
 	properties, _ := s["properties"].(map[string]any)
 	if of, is := properties[name].(map[string]any); is {
@@ -134,13 +140,15 @@ func (s openSchema) keepsAll() bool {
 	return keeps
 }
 
-// notSpecific reports whether every object has the field, or it is the status, which is not
-// placed.
+// notSpecific reports whether hasMore and lost skip a field: every object has the field, or the
+// field is the status, which is not placed. name is the name of the field, and path that of the
+// value with the field. Only fields of the whole object are skipped, whose path is "".
 func notSpecific(path, name string) bool {
 	return path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name)
 }
 
-// hasMore reports whether a schema keeps fields that another drops.
+// hasMore reports whether a schema keeps fields that another (own) drops. path is the path of
+// the field that both schemas describe, "" for the whole object.
 func (s openSchema) hasMore(own openSchema, path string) bool {
 	if own.keepsAll() {
 		return false
@@ -163,8 +171,9 @@ func (s openSchema) hasMore(own openSchema, path string) bool {
 	return s.keepsAll()
 }
 
-// lost returns the paths of fields of a value that one schema keeps and another drops. Values
-// that the first schema sets by default are not lost: the clusters set them as well.
+// lost returns the paths, in no order, of fields of a value that the schema other keeps and the
+// schema own drops. path is the path of the value, "" for the whole object. Values that other
+// sets by default do not count as lost, because the clusters set the same defaults.
 func lost(path string, other, own openSchema, value any) (paths []string) {
 	if own.keepsAll() {
 		return nil
@@ -196,7 +205,8 @@ func lost(path string, other, own openSchema, value any) (paths []string) {
 	return paths
 }
 
-// isDefault reports whether a value equals the default of the schema.
+// isDefault reports whether a value equals the default of the schema, or consists only of such
+// values.
 func (s openSchema) isDefault(value any) bool {
 	if is, set := s["default"]; set && equality.Semantic.DeepEqual(is, value) {
 		return true

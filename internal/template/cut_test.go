@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Which fields an object loses in a version, by the schemas of both.
+// TestLost: fields of an object are lost in a version if the schema of that version drops them
+// and the other schema keeps them, unless they have the default value.
 func TestLost(t *testing.T) {
 	read := func(text string) map[string]any {
 		var o map[string]any
@@ -61,7 +62,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// A version that is watched for comparison alone is none that templates are taken in, until somebody asks for it.
+// TestVersionsForComparison: Versions leaves out a version that is watched only for comparison,
+// until Watch is called for it.
 func TestVersionsForComparison(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1alpha1", Kind: "Gadget"}
 	other := gvk.GroupKind().WithVersion("v1")
@@ -83,7 +85,8 @@ func TestVersionsForComparison(t *testing.T) {
 	}
 }
 
-// What is cut is unknown until the versions are compared, and until the template is known in all of them as it is now.
+// TestCutIsUnknownUntilAllVersionsAre: the lost fields are unknown until the versions are
+// compared, and until the cache has the template at the same resourceVersion in all of them.
 func TestCutIsUnknownUntilAllVersionsAre(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1alpha1", Kind: "Gadget"}
 	object := func(version, resourceVersion string) *unstructured.Unstructured {

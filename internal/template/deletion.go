@@ -29,16 +29,17 @@ func Propagation(o metav1.Object) metav1.DeletionPropagation {
 	}
 }
 
-// deletions remembers the templates that were deleted with propagation Orphan or Foreground.
-// The zero value is ready.
+// deletions remembers the last mostDeletions templates that were deleted with propagation
+// Orphan or Foreground. The zero value is ready. It may be used by several goroutines.
 type deletions struct {
 	mu    sync.RWMutex
 	of    map[types.UID]metav1.DeletionPropagation
 	order []types.UID // keys of of, the oldest first
 }
 
-// observe remembers the propagation of a deletion. The informers call it with every object,
-// also with the last state of a deleted one, before their stores change.
+// observe remembers the propagation of an object that is being deleted with Orphan or Foreground.
+// It ignores all other objects. The informers call it with every object before they store it, also
+// with the last state of a deleted object.
 func (d *deletions) observe(item any) {
 	o, ok := item.(metav1.Object)
 	if !ok {
@@ -64,8 +65,9 @@ func (d *deletions) observe(item any) {
 	d.order = append(d.order, o.GetUID())
 }
 
-// Deletion returns Orphan or Foreground if the template was seen in deletion with that
-// propagation, else "".
+// Deletion returns Orphan or Foreground if this process saw the template with this UID being
+// deleted with that propagation. Otherwise it returns "". Only the last 10,000 such deletions are
+// known.
 func (c *Cache) Deletion(uid types.UID) metav1.DeletionPropagation {
 	c.deletions.mu.RLock()
 	defer c.deletions.mu.RUnlock()

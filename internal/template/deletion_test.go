@@ -36,7 +36,7 @@ func TestPropagation(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded: the oldest is forgotten.
+// TestDeletionsAreBounded: beyond the limit the cache forgets the oldest deletion.
 func TestDeletionsAreBounded(t *testing.T) {
 	c := &Cache{}
 	for i := range mostDeletions + 1 {
@@ -57,8 +57,9 @@ func TestDeletionsAreBounded(t *testing.T) {
 	}
 }
 
-// A template's deletion is known as soon as the template is gone, also where the garbage collector has removed the finalizer long before
-// the template goes. The test does what the collector does.
+// TestDeletionIsKnownOnceTheTemplateIsGone: as soon as the cache reports a template as absent,
+// it has the propagation of the deletion, even if the garbage collector removed its finalizer
+// long before. The test does the work of the garbage collector.
 func TestDeletionIsKnownOnceTheTemplateIsGone(t *testing.T) {
 	configMaps := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	namespace := testenv.Namespace(t, testenv.Config(0))
@@ -98,7 +99,7 @@ func TestDeletionIsKnownOnceTheTemplateIsGone(t *testing.T) {
 					must(client.IgnoreNotFound(err))
 				}
 			}
-			// Whoever finds that the template is gone finds how it was deleted.
+			// A reader that sees the template absent also sees how it was deleted.
 			var got metav1.DeletionPropagation
 			testenv.Eventually(t, "end", patience, func() error {
 				err := is(c, configMaps, namespace, name, presence.Absent)()

@@ -28,7 +28,8 @@ const (
 	lastRetry  = 10 * time.Second
 )
 
-// kind is one watched kind.
+// kind is a kind in one version that the cache watches on the hub. Cache.watched creates it, and
+// its method run watches.
 type kind struct {
 	gvk schema.GroupVersionKind
 	// selected is false if the kind is watched only for comparison with another version. The
@@ -37,12 +38,14 @@ type kind struct {
 
 	mu       sync.RWMutex
 	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
-	failure  error                     // why the kind is not listed
-	told     bool                      // every subscriber was notified of all listed objects
+	failure  error                     // why the kind is not listed; nil: listed or unknown
+	notified bool                      // every subscriber was notified of all listed objects
 	wider    []wider                   // versions with fields that this one lacks
 	compared bool                      // wider was computed
 }
 
+// problem returns the known reason why the kind is not listed. It is nil if the kind is listed, or
+// if the reason is not known yet.
 func (k *kind) problem() error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -52,7 +55,8 @@ func (k *kind) problem() error {
 	return k.failure
 }
 
-// current returns the known objects, and whether these are all.
+// current returns the store with the objects that are known; nil if the hub does not serve the
+// kind. listed is true if the store has all objects of the kind.
 func (k *kind) current() (store cache.Indexer, listed bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -62,8 +66,8 @@ func (k *kind) current() (store cache.Indexer, listed bool) {
 	return k.informer.GetIndexer(), k.informer.HasSynced()
 }
 
-// fail records why the kind is not listed; nil: it is listed. It notifies the subscribers if
-// that changed.
+// fail records the reason why the kind is not listed; nil: it is listed. If the reason changed,
+// fail notifies the subscribers.
 func (k *kind) fail(c *Cache, failure error) {
 	k.mu.Lock()
 	news := fmt.Sprint(k.failure) != fmt.Sprint(failure)
@@ -74,8 +78,9 @@ func (k *kind) fail(c *Cache, failure error) {
 	}
 }
 
-// run watches the kind until ctx ends. When the hub stops serving the kind, its objects become
-// unknown, and run searches for it again.
+// run watches the kind until ctx ends, and records why it is not listed. When the hub stops serving
+// the kind, the objects become unknown, and run searches for the kind again. If the hub serves only
+// another version of the kind, run makes the cache watch that version.
 func (k *kind) run(ctx context.Context, c *Cache) {
 	wait := firstRetry
 	for ctx.Err() == nil {
@@ -88,7 +93,7 @@ func (k *kind) run(ctx context.Context, c *Cache) {
 			return
 		}
 		if other, ok := errors.AsType[*OtherVersionError](err); ok {
-			_ = c.Watch(other.Served) // callers of Watch get its error
+			_ = c.Watch(other.Served) // callers of Watch get the error of that version
 		}
 		k.fail(c, err)
 		logr.FromContextOrDiscard(ctx).V(1).Info("kind is not served", "kind", k.gvk.String(), "reason", err.Error())
@@ -100,7 +105,8 @@ func (k *kind) run(ctx context.Context, c *Cache) {
 	}
 }
 
-// find discovers the kind's resource.
+// find discovers the resource of the kind. It returns an error if the resource cannot be listed and
+// watched. For a kind that the hub does not serve, it returns the error of Cache.unserved.
 func (k *kind) find(c *Cache) (schema.GroupVersionResource, error) {
 	list, err := c.discovery.ServerResourcesForGroupVersion(k.gvk.GroupVersion().String())
 	if apierrors.IsNotFound(err) {
@@ -120,10 +126,11 @@ func (k *kind) find(c *Cache) (schema.GroupVersionResource, error) {
 	return k.gvk.GroupVersion().WithResource(resource.Name), nil
 }
 
+// errUnserved ends a watch when the hub no longer serves the kind.
 var errUnserved = errors.New("the hub serves the kind no longer")
 
-// watch lists and watches until ctx ends or the hub no longer serves the resource. The error
-// says which.
+// watch lists and watches the kind until ctx ends or the hub no longer serves the resource. The
+// error is never nil: it is the cause of ctx, errUnserved, or that the informer cannot be set up.
 func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersionResource) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -168,7 +175,7 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 	announcing.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), handlers.HasSynced) {
 			k.mu.Lock()
-			k.told = true
+			k.notified = true
 			k.mu.Unlock()
 			k.fail(c, nil)
 			c.notify(Event{GVK: k.gvk})
@@ -179,12 +186,15 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 	return context.Cause(ctx)
 }
 
+// set replaces the informer; nil if the hub no longer serves the kind, so that its objects are
+// unknown.
 func (k *kind) set(informer cache.SharedIndexInformer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.informer, k.told = informer, false
+	k.informer, k.notified = informer, false
 }
 
+// changed notifies the subscribers about an object of the informer.
 func (k *kind) changed(c *Cache, o any) {
 	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = gone.Obj
@@ -194,9 +204,10 @@ func (k *kind) changed(c *Cache, o any) {
 	}
 }
 
-// strip drops the parts of a template that have no reader: the fields that the hub's API server
-// allocated, the managed fields, and the annotation of kubectl with the last applied state.
-// Together they are most of a small object.
+// strip removes, in place, fields of a template that no caller of the cache reads, to save memory:
+// fields that the hub's API server allocated, the managed fields, and kubectl's annotation with the
+// last applied state. Any item that is no object stays as it is. Informers call it for each object;
+// the error is always nil.
 func strip(item any) (any, error) {
 	o, ok := item.(*unstructured.Unstructured)
 	if !ok {

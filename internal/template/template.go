@@ -5,6 +5,7 @@ package template
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
@@ -35,7 +37,8 @@ type Event struct {
 	Namespace, Name string
 }
 
-// Cache holds the hub's objects of every watched kind.
+// Cache holds the hub's objects of every watched kind. It is safe for concurrent use. The
+// objects that it returns are shared and read-only.
 type Cache struct {
 	discovery discovery.DiscoveryInterface
 	dynamic   dynamic.Interface
@@ -47,7 +50,7 @@ type Cache struct {
 	subscribers []func(Event)
 }
 
-// New returns a Cache that runs with the manager.
+// New returns a Cache that runs with the manager, which must not have started.
 func New(mgr ctrl.Manager) (*Cache, error) {
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -67,9 +70,11 @@ func New(mgr ctrl.Manager) (*Cache, error) {
 // runnable makes the manager run the cache, on every replica.
 type runnable struct{ cache *Cache }
 
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (r runnable) NeedLeaderElection() bool { return false }
 
-// Start watches until ctx ends.
+// Start watches all kinds for which Watch was called, also those of later calls, until ctx ends,
+// which is no error. The manager calls it.
 func (r runnable) Start(ctx context.Context) error {
 	c := r.cache
 	var running sync.WaitGroup
@@ -88,12 +93,15 @@ func (r runnable) Start(ctx context.Context) error {
 	return nil
 }
 
-// errOwn is the error for the kinds of Orrery. The schema of the policies refuses them, too.
+// errOwn is Watch's error for Orrery's own policies, bindings and clusters. The schema of the
+// policies refuses these kinds, too.
 var errOwn = errors.New("policies, bindings and clusters of Orrery itself cannot be placed")
 
-// Watch starts to watch a kind, if it is not watched yet. It does not wait for the list. The
-// error is the known reason why the kind is not listed; for a kind that the hub does not serve
-// it matches meta.IsNoMatchError. The cache retries until the kind is listed.
+// Watch starts to watch a kind, if it is not watched yet. It does not wait for the list. The cache
+// retries until the kind is listed. The error is the known reason why the kind is not listed. It
+// matches meta.IsNoMatchError for a kind that the hub does not serve. The error is nil if no reason
+// is known yet, as after the first call. Kinds of Orrery's own policies, bindings and clusters are
+// refused.
 func (c *Cache) Watch(gvk schema.GroupVersionKind) error {
 	switch gvk.Group {
 	case policyv1alpha1.GroupVersion.Group, workv1alpha2.GroupVersion.Group, clusterv1alpha1.GroupVersion.Group:
@@ -134,8 +142,8 @@ func (c *Cache) Versions(gk schema.GroupKind) []schema.GroupVersionKind {
 	return versions
 }
 
-// Get returns a template, which is read-only. The result is Unknown until the kind is listed,
-// unless the template is known already.
+// Get returns a template, which is read-only, and Present. Without the template the result is
+// Absent if the kind is listed, and Unknown if it is not.
 func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence) {
 	store, listed := c.store(gvk)
 	if store == nil {
@@ -151,14 +159,16 @@ func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstr
 	return nil, presence.Absent
 }
 
-// Listed reports whether all templates of a kind are known.
+// Listed reports whether the cache has all templates of a kind. It is false for a kind that is not
+// watched, and while the hub does not serve the kind.
 func (c *Cache) Listed(gvk schema.GroupVersionKind) bool {
 	_, listed := c.store(gvk)
 	return listed
 }
 
-// Told reports whether every subscriber was notified of all templates of a listed kind.
-func (c *Cache) Told(gvk schema.GroupVersionKind) bool {
+// Notified reports whether the kind is listed and every subscriber was notified of all its
+// templates. It is false while the hub does not serve the kind, and for a kind that is not watched.
+func (c *Cache) Notified(gvk schema.GroupVersionKind) bool {
 	c.mu.RLock()
 	k := c.kinds[gvk]
 	c.mu.RUnlock()
@@ -167,16 +177,17 @@ func (c *Cache) Told(gvk schema.GroupVersionKind) bool {
 	}
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.told
+	return k.notified
 }
 
-// List returns the templates of a kind in every namespace, in no order. They are read-only. The
-// result is Absent if there are none, and Unknown until the kind is listed.
+// List returns the templates of a kind in every namespace, in no order, and Present. They are
+// read-only. The presence is Absent if there are none, and Unknown until the kind is listed.
 func (c *Cache) List(gvk schema.GroupVersionKind) ([]*unstructured.Unstructured, presence.Presence) {
 	return c.ListIn(gvk, corev1.NamespaceAll)
 }
 
-// ListIn is List for one namespace; "": every namespace.
+// ListIn returns the templates of a kind in one namespace, with the results of List. The namespace
+// "" stands for every namespace and for cluster-scoped templates.
 func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstructured.Unstructured, presence.Presence) {
 	store, listed := c.store(gvk)
 	if !listed {
@@ -200,13 +211,11 @@ func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstru
 	return objects, presence.Present
 }
 
-// Version identifies the content of a template. It changes with every change of the rendered
-// copies, and not with the status.
+// Version returns a text that identifies the content of a template: UID/CONTENT/HASH. CONTENT is
+// the generation. For a kind without generations it is the resourceVersion or, if the template has
+// a status, a digest. HASH covers labels and annotations. Every change of the rendered copies
+// changes the text, and a change of the status does not: the hub itself writes it.
 func Version(o *unstructured.Unstructured) string {
-	content := o.GetResourceVersion()
-	if generation := o.GetGeneration(); generation != 0 {
-		content = strconv.FormatInt(generation, 10)
-	}
 	h := fnv.New64a()
 	meta, _ := o.Object["metadata"].(map[string]any)
 	var buffer [512]byte
@@ -220,16 +229,86 @@ func Version(o *unstructured.Unstructured) string {
 		}
 		_, _ = h.Write(append(text, 0)) // a hash never fails
 	}
-	return string(o.GetUID()) + "/" + content + "/" + strconv.FormatUint(h.Sum64(), 36)
+	return string(o.GetUID()) + "/" + content(o) + "/" + strconv.FormatUint(h.Sum64(), 36)
 }
 
-// Subscribe registers f to be called after every change. f must not block.
+// content returns the part CONTENT of Version. A digest begins with a letter, so that it is no
+// number.
+func content(o *unstructured.Unstructured) string {
+	if generation := o.GetGeneration(); generation != 0 {
+		return strconv.FormatInt(generation, 10)
+	}
+	if !hasDigest(o) {
+		return o.GetResourceVersion()
+	}
+	object, meta := maps.Clone(o.Object), map[string]any{}
+	delete(object, "status")
+	if m, ok := object["metadata"].(map[string]any); ok {
+		meta = maps.Clone(m)
+	}
+	// HASH covers labels and annotations, and managedFields change with the status.
+	for _, field := range []string{"resourceVersion", "managedFields", "labels", "annotations"} {
+		delete(meta, field)
+	}
+	object["metadata"] = meta
+	h := fnv.New64a()
+	if err := json.NewEncoder(h).Encode(object); err != nil { // it sorts keys
+		return o.GetResourceVersion()
+	}
+	return "d" + strconv.FormatUint(h.Sum64(), 36)
+}
+
+// hasDigest reports whether the version of a template has a digest of its content: the kind has no
+// generations, and the template has a status, which changes the resourceVersion.
+func hasDigest(o *unstructured.Unstructured) bool {
+	_, found := o.Object["status"]
+	return found && o.GetGeneration() == 0
+}
+
+// Recorded returns the version of a template for the records, which Same compares. It is version,
+// the result of Version for the template, followed by /RESOURCEVERSION if CONTENT is a digest. So
+// the text always shows whether one state of a template is later than another. It is "" for nil.
+func Recorded(o *unstructured.Unstructured, version string) string {
+	switch {
+	case o == nil:
+		return ""
+	case hasDigest(o):
+		return version + "/" + o.GetResourceVersion()
+	default:
+		return version
+	}
+}
+
+// Same reports whether a result of Recorded and one of Version identify the same content of the
+// same template.
+func Same(recorded, version string) bool {
+	return recorded == version || version != "" && strings.HasPrefix(recorded, version+"/")
+}
+
+// Number returns the UID of a template and the number in a result of Recorded by which states of
+// the template are compared: its generation, or its resourceVersion if the kind has no generations.
+// The number is 0 if the text has none.
+func Number(recorded string) (uid types.UID, number uint64) {
+	parts := strings.Split(recorded, "/")
+	at := 1
+	if len(parts) > 3 {
+		at = 3
+	}
+	if at < len(parts) {
+		number, _ = strconv.ParseUint(parts[at], 10, 64)
+	}
+	return types.UID(parts[0]), number
+}
+
+// Subscribe makes the cache call f after every change of a template or of the state of a kind. f
+// must not block, and several goroutines may call it at once.
 func (c *Cache) Subscribe(f func(Event)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
 }
 
+// notify calls the subscribers, without a lock.
 func (c *Cache) notify(e Event) {
 	c.mu.RLock()
 	subscribers := c.subscribers
@@ -239,6 +318,9 @@ func (c *Cache) notify(e Event) {
 	}
 }
 
+// store returns the store with the known objects of a kind, and whether it has all of them. It
+// returns nil and false for a kind that is not watched, and nil while the hub does not serve the
+// kind.
 func (c *Cache) store(gvk schema.GroupVersionKind) (store cache.Indexer, listed bool) {
 	c.mu.RLock()
 	k := c.kinds[gvk]

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// OtherVersionError is the error of a version that the hub does not serve, while it serves the
-// kind in other versions. The cache watches the preferred one instead: it has the same objects.
+// OtherVersionError is the error of a version that the hub does not serve, although it serves the
+// kind in other versions. The cache watches Served instead, the preferred one of these: it has the
+// same objects.
 type OtherVersionError struct {
 	Served schema.GroupVersionKind
 	err    *meta.NoKindMatchError
@@ -23,11 +24,13 @@ func (e *OtherVersionError) Error() string {
 		e.err.GroupKind.Kind, schema.GroupVersion{Group: e.err.GroupKind.Group, Version: e.err.SearchedVersions[0]}, e.Served.GroupVersion())
 }
 
-// Unwrap returns the error of a version that is not served.
+// Unwrap returns the NoKindMatchError of the version that is not served, so that
+// meta.IsNoMatchError is true.
 func (e *OtherVersionError) Unwrap() error { return e.err }
 
-// unserved returns the error of a version that the hub does not serve: an OtherVersionError if
-// the hub serves the kind in another version, or an error of discovery.
+// unserved returns the error for a version of a kind that the hub does not serve. It is an
+// OtherVersionError if the hub serves the kind in another version, else a NoKindMatchError. If
+// discovery fails, it is the error of discovery.
 func (c *Cache) unserved(gvk schema.GroupVersionKind) error {
 	none := &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
 	groups, err := c.discovery.ServerGroups()
@@ -58,13 +61,15 @@ func (c *Cache) unserved(gvk schema.GroupVersionKind) error {
 	return none
 }
 
-// isOf reports whether a resource is the one of the kind. A subresource may have the same kind.
+// isOf reports whether a resource is that of the kind. A subresource, such as deployments/scale, is
+// not, even if it has the same kind.
 func isOf(r metav1.APIResource, kind string) bool {
 	return r.Kind == kind && !slices.Contains([]byte(r.Name), '/')
 }
 
-// ListedAs returns the version in which the templates of a kind are listed: its own version if
-// that is listed, else the first of the others; false: none is listed.
+// ListedAs returns the version of a kind whose templates the cache has listed: the version of gvk
+// if it is listed, else the first listed version by name. If none is listed, it returns gvk and
+// false.
 func (c *Cache) ListedAs(gvk schema.GroupVersionKind) (schema.GroupVersionKind, bool) {
 	if c.Listed(gvk) {
 		return gvk, true

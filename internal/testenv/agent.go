@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// BuildAgent builds the agent of this tree into a directory.
+// BuildAgent builds the program orrery-agent of this tree into dir and returns its path.
 func BuildAgent(dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "orrery-agent")
 	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd/orrery-agent")
@@ -27,15 +27,16 @@ func BuildAgent(dir string) (binary string, err error) {
 	return binary, nil
 }
 
-// Agent is a process of the agent, with which a member dials its hub.
+// Agent is a process of orrery-agent, which connects a member to its hub in the sync mode Pull.
 type Agent struct {
 	cmd   *exec.Cmd
 	log   bytes.Buffer
 	ended chan error
 }
 
-// StartAgent starts one replica of a member's agent. Its requests to the member go through the
-// recorder, if there is one. It is killed at the end of the test at the latest.
+// StartAgent starts one replica of the member's agent. binary is the path of orrery-agent, and
+// replica the name of the replica. Requests of the agent to the member go through the member's
+// recorder, if it has one. At the end of the test the agent is killed.
 func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 	t.Helper()
 	a := &Agent{ended: make(chan error, 1)}
@@ -58,14 +59,15 @@ func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 	return a
 }
 
-// Kill ends the agent with SIGKILL.
+// Kill ends the agent with SIGKILL and waits for its end. It may be called again.
 func (a *Agent) Kill() {
 	_ = a.cmd.Process.Kill()
 	for range a.ended { // until the process has ended
 	}
 }
 
-// Quit ends the agent with SIGQUIT, and returns the stacks of its goroutines.
+// Quit ends the agent with SIGQUIT, and returns its output, which ends with the stacks of its
+// goroutines.
 func (a *Agent) Quit() string {
 	_ = a.cmd.Process.Signal(syscall.SIGQUIT)
 	for range a.ended { // until the process has ended
@@ -73,7 +75,8 @@ func (a *Agent) Quit() string {
 	return a.log.String()
 }
 
-// Wait waits until the agent has ended by itself, and returns its error.
+// Wait waits until the agent has ended by itself, and returns the error with which it ended. If ctx
+// ends before, it returns another error.
 func (a *Agent) Wait(ctx context.Context) error {
 	select {
 	case err := <-a.ended:
@@ -104,8 +107,10 @@ func (h *Hub) Listener(t testing.TB) string {
 	return u.Host
 }
 
-// JoinByAgent applies the output of a join by agent in a member. Its agent then reaches the hub
-// through a network; nil: directly. JoinByAgent does not wait for the join.
+// JoinByAgent runs "orrery cluster join NAME --pull --agent-process" with args for a member, and
+// applies the printed manifest in the member. It starts no agent, and does not wait for the join.
+// An agent that reads that manifest connects to the hub through the proxy through; nil means
+// directly.
 func (h *Hub) JoinByAgent(t testing.TB, m *Member, through *Network, args ...string) {
 	t.Helper()
 	cmd := exec.Command(h.binary, append([]string{"cluster", "join", m.Name, "--pull", "--agent-process", "--kubeconfig", h.Kubeconfig()}, args...)...)

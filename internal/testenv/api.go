@@ -21,18 +21,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// FieldManager is the field manager of tests.
+// FieldManager is the field manager of changes that tests make.
 const FieldManager = "testenv"
 
-// requestTimeout limits the requests of tests, because the server may hang.
+// requestTimeout limits each request of a test, because a server may hang.
 const requestTimeout = 10 * time.Second
 
-// API is a client of an API server for tests, with the operations of a user of kubectl.
+// API is a client of an API server for tests, with the operations of a user of kubectl. Methods
+// with a testing.TB retry for at most Patience, and then fail the test.
 type API struct {
 	client.Client
 }
 
-// NewAPI returns a client of an API server.
+// NewAPI returns a client of an API server. It sends no request.
 func NewAPI(cfg *rest.Config) (*API, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Timeout = -1, requestTimeout
@@ -43,7 +44,7 @@ func NewAPI(cfg *rest.Config) (*API, error) {
 	return &API{Client: c}, nil
 }
 
-// Parse reads YAML documents.
+// Parse returns the objects in YAML documents. Empty documents are left out.
 func Parse(manifests string) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader([]byte(manifests))))
@@ -83,14 +84,15 @@ func (a *API) TryApply(ctx context.Context, manifests string) error {
 	return nil
 }
 
-// Apply applies manifests. It retries until the server accepts them, because the server may be
-// restarting.
+// Apply applies manifests, as TryApply does. It retries until the server accepts them, because the
+// server may be restarting.
 func (a *API) Apply(t testing.TB, manifests string) {
 	t.Helper()
 	Eventually(t, "apply", Patience, func() error { return a.TryApply(context.Background(), manifests) })
 }
 
-// Find returns an object. apiVersion is as in a manifest, such as apps/v1.
+// Find returns an object. apiVersion is as in a manifest, such as apps/v1. namespace is "" for
+// cluster-scoped kinds. The error is a NotFound if the object does not exist.
 func (a *API) Find(ctx context.Context, apiVersion, kind, namespace, name string) (*unstructured.Unstructured, error) {
 	o := object(apiVersion, kind, namespace, name)
 	if err := a.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
@@ -99,7 +101,8 @@ func (a *API) Find(ctx context.Context, apiVersion, kind, namespace, name string
 	return o, nil
 }
 
-// Object returns an object, which must exist. It retries while the server does not answer.
+// Object returns an object. If the object does not exist, the test fails at once. It retries while
+// the server does not answer.
 func (a *API) Object(t testing.TB, apiVersion, kind, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
 	var o *unstructured.Unstructured
@@ -113,7 +116,8 @@ func (a *API) Object(t testing.TB, apiVersion, kind, namespace, name string) *un
 	return o
 }
 
-// Remove deletes an object, if it exists, and does not wait until it is gone.
+// Remove deletes an object and does not wait until it is gone. An object that does not exist is no
+// failure.
 func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
 	t.Helper()
 	Eventually(t, "delete "+kind+" "+name, Patience, func() error {
@@ -121,7 +125,8 @@ func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
 	})
 }
 
-// MergePatch changes an object with a JSON merge patch.
+// MergePatch changes an object with a JSON merge patch. If the object does not exist, the test
+// fails at once. Other errors are retried.
 func (a *API) MergePatch(t testing.TB, apiVersion, kind, namespace, name, patch string) {
 	t.Helper()
 	Eventually(t, "patch "+kind+" "+name, Patience, func() error {
@@ -143,6 +148,7 @@ func (a *API) ListKind(ctx context.Context, apiVersion, kind, namespace string) 
 	return l.Items, nil
 }
 
+// object returns an object with its kind and name only.
 func object(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion(apiVersion)

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CommitCut is the moment at which a connection is cut during a COMMIT.
+// CommitCut says when Commits cuts a connection during a COMMIT.
 type CommitCut int
 
 // Values of CommitCut.
@@ -27,11 +27,12 @@ const (
 	CommitCuts   = iota           // number of values
 )
 
-// Commits is a TCP proxy in front of a database server that cuts connections at a COMMIT.
+// Commits is a TCP proxy in front of a database server. When a test asks for that, it cuts the
+// connection at the next COMMIT. The client then does not know whether the COMMIT was done.
 type Commits struct {
 	listener net.Listener
-	backend  func() (net.Conn, error)
-	frame    []byte // bytes of a COMMIT, as drivers send it
+	backend  func() (net.Conn, error) // connects to the server
+	frame    []byte                   // bytes of a COMMIT, as drivers send it
 
 	mu      sync.Mutex
 	cut     *CommitCut // for the next COMMIT; nil: none
@@ -42,8 +43,8 @@ type Commits struct {
 	serving sync.WaitGroup
 }
 
-// Commits starts a proxy in front of the server of a database that Create has created. at is
-// the DSN with the address of the proxy.
+// Commits starts a proxy in front of the server of a database. dsn is what Create has returned. at
+// is the DSN with the address of the proxy instead. The proxy stops at the end of the test.
 func (d *Database) Commits(t testing.TB, dsn string) (c *Commits, at string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,21 +98,23 @@ func (d *Database) Commits(t testing.TB, dsn string) (c *Commits, at string) {
 	return c, at
 }
 
-// Next cuts the next COMMIT, and refuses the given number of connections after that.
+// Next makes the proxy cut the connection of the next COMMIT, at the moment cut. After that it
+// refuses this number of new connections.
 func (c *Commits) Next(cut CommitCut, refused int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cut, c.refused = &cut, refused
 }
 
-// Done returns the number of cuts.
+// Done returns the number of connections that were cut so far.
 func (c *Commits) Done() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.done
 }
 
-// serve forwards the data of one client.
+// serve forwards the data of one client to the server, and of the server to the client. It returns
+// when the connection ends or is cut.
 func (c *Commits) serve(client net.Conn) {
 	c.mu.Lock()
 	refused := c.refuse > 0
@@ -155,14 +158,14 @@ func (c *Commits) serve(client net.Conn) {
 				<-answers // response to the COMMIT, which the client does not get
 			}
 		case *cut == WhileCommit:
-			_, _ = server.Write(buffer[:n]) // it may or may not arrive
+			_, _ = server.Write(buffer[:n]) // the COMMIT may or may not arrive
 		}
 		return
 	}
 }
 
-// at returns the cut for the data of a client; nil: none. It counts the cut and ends the
-// request of Next.
+// at returns the moment of the cut if sent, data of a client, has a COMMIT and Next asks for a cut.
+// Then it counts the cut and ends the request of Next. Otherwise it returns nil.
 func (c *Commits) at(sent []byte) *CommitCut {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,6 +178,7 @@ func (c *Commits) at(sent []byte) *CommitCut {
 	return cut
 }
 
+// close closes a connection.
 func (c *Commits) close(conn net.Conn) {
 	c.mu.Lock()
 	delete(c.open, conn)
@@ -182,8 +186,8 @@ func (c *Commits) close(conn net.Conn) {
 	_ = conn.Close() // errors do not matter any more
 }
 
-// pass forwards the responses of the server until swallow is closed. The next response is
-// dropped.
+// pass forwards the responses of the server to the client. After swallow is closed, it drops the
+// next response and returns.
 func pass(client io.Writer, server io.Reader, swallow <-chan struct{}) error {
 	buffer := make([]byte, 1<<16)
 	for {

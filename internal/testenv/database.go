@@ -24,20 +24,23 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // driver of PostgreSQL
 )
 
-// Database is a kind of database server for tests. The first test of a package that calls
-// Create starts the server, on a Unix socket and with new data. The programs are from the
-// Debian packages that hack/database-packages.sh installs. StopDatabases stops the server. If
-// the environment variable has an administrator's DSN, that server is used instead.
+// Database is a kind of database server for tests: PostgreSQL or MariaDB. The first call of Create
+// in a test binary starts the server, on a Unix socket and with new data. The programs are from the
+// Debian packages that hack/database-packages.sh installs. StopDatabases stops the server.
+//
+// If the environment variable named Variable has an administrator's DSN of a server, that server is
+// used instead.
 type Database struct {
-	Name     string // of the product
+	Name     string // name of the product
 	Variable string // environment variable with a DSN
 
-	driver  string
-	program string // name of the server's program
-	setup   func(d *Database) ([]string, error)
-	serve   func(d *Database) []string
+	driver  string                                    // name for package sql
+	program string                                    // name of the server's program
+	setup   func(d *Database) ([]string, error)       // the command that creates the data
+	serve   func(d *Database) []string                // the command that starts the server
 	dsn     func(d *Database, database string) string // in the format of the driver
-	// scheme is the prefix before the driver's DSN; "": the DSN has it.
+	// scheme is what Create puts before the DSN of the driver, so that orrery recognizes the database;
+	// "" if that DSN begins with it.
 	scheme string
 
 	once   sync.Once
@@ -47,8 +50,10 @@ type Database struct {
 	cmd    *exec.Cmd
 }
 
-// PostgreSQL and MariaDB are the servers that can store the mirror.
+// PostgreSQL and MariaDB are the kinds of servers in which a hub can store the mirror, its copy of
+// the clusters' objects.
 var (
+	// PostgreSQL is the PostgreSQL server of the tests.
 	PostgreSQL = &Database{
 		Name: "PostgreSQL", Variable: "ORRERY_TEST_POSTGRES_DSN", driver: "pgx", program: "postgres",
 		setup: func(d *Database) ([]string, error) {
@@ -69,16 +74,18 @@ var (
 			return "postgres://orrery@/" + database + "?host=" + url.QueryEscape(d.dir)
 		},
 	}
+	// MariaDB is the MariaDB server of the tests.
 	MariaDB = &Database{
 		Name: "MariaDB", Variable: "ORRERY_TEST_MYSQL_DSN", driver: "mysql", program: "mariadbd", scheme: "mysql://",
+		// A server that starts deletes the temporary tables of others in its tmpdir.
 		setup: func(d *Database) ([]string, error) {
 			return []string{
-				"mariadb-install-db", "--no-defaults", "--datadir=" + d.data(), "--auth-root-authentication-method=normal", "--skip-test-db",
+				"mariadb-install-db", "--no-defaults", "--datadir=" + d.data(), "--tmpdir=" + d.dir, "--auth-root-authentication-method=normal", "--skip-test-db",
 			}, nil
 		},
 		serve: func(d *Database) []string {
 			return []string{
-				"mariadbd", "--no-defaults", "--datadir=" + d.data(), "--socket=" + filepath.Join(d.dir, "s"), "--pid-file=" + filepath.Join(d.dir, "pid"),
+				"mariadbd", "--no-defaults", "--datadir=" + d.data(), "--tmpdir=" + d.dir, "--socket=" + filepath.Join(d.dir, "s"), "--pid-file=" + filepath.Join(d.dir, "pid"),
 				"--skip-networking", "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=256M",
 			}
 		},
@@ -96,7 +103,8 @@ var (
 	}
 )
 
-// StopDatabases stops the servers that tests have started.
+// StopDatabases stops the servers that tests of this process have started, and removes their data.
+// Main calls it.
 func StopDatabases() error {
 	var errs []error
 	for _, d := range []*Database{PostgreSQL, MariaDB} {
@@ -110,11 +118,12 @@ func StopDatabases() error {
 	return errors.Join(errs...)
 }
 
+// data returns the directory with the data of the server.
 func (d *Database) data() string { return filepath.Join(d.dir, "data") }
 
-// Create creates an empty database for one test and returns its DSN. If the server is not
-// installed, it skips the test. If the tests run as root, which can install the server, the
-// test fails instead.
+// Create creates an empty database for one test and returns its DSN. The database is removed at the
+// end of the test. If the server is not installed, Create skips the test. If the tests run as root,
+// which could install the server, the test fails instead.
 func (d *Database) Create(t testing.TB) string {
 	t.Helper()
 	d.once.Do(func() { d.failed = d.start() })
@@ -123,7 +132,8 @@ func (d *Database) Create(t testing.TB) string {
 	}
 	var name string
 	Eventually(t, "create a database", Patience, func() error {
-		// Each attempt has a name of its own: the answer to the attempt before may be lost.
+		// Each attempt has a name of its own, since an earlier attempt may have succeeded without its
+		// response.
 		name = "orrery_" + strings.ToLower(rand.Text()[:10])
 		return d.exec("CREATE DATABASE " + name)
 	})
@@ -137,7 +147,9 @@ func (d *Database) Create(t testing.TB) string {
 	return d.scheme + d.dsn(d, name)
 }
 
-// unavailable ends a test because the server could not be started.
+// unavailable ends a test because the server could not be started, which d.failed explains. It
+// skips the test if the server is not installed and root is false. Otherwise the test fails. root
+// is true if the tests run as root, which could install the server.
 func (d *Database) unavailable(t testing.TB, root bool) {
 	t.Helper()
 	missing := errors.Is(d.failed, exec.ErrNotFound)
@@ -151,7 +163,8 @@ func (d *Database) unavailable(t testing.TB, root bool) {
 	}
 }
 
-// Open connects to a database that Create has created.
+// Open connects to a database. dsn is what Create has returned. The connection is closed at the end
+// of the test.
 func (d *Database) Open(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(d.driver, strings.TrimPrefix(dsn, d.scheme))
@@ -162,10 +175,12 @@ func (d *Database) Open(t testing.TB, dsn string) *sql.DB {
 	return db
 }
 
+// administer connects to the server as its administrator. The caller closes the connection.
 func (d *Database) administer() (*sql.DB, error) {
 	return sql.Open(d.driver, d.dsn(d, map[string]string{"pgx": "postgres", "mysql": "mysql"}[d.driver]))
 }
 
+// exec executes a SQL statement as administrator.
 func (d *Database) exec(statement string) error {
 	db, err := d.administer()
 	if err == nil {
@@ -178,7 +193,8 @@ func (d *Database) exec(statement string) error {
 	return nil
 }
 
-// start creates the data and starts the server, unless the environment variable names one.
+// start creates new data and starts the server. If the environment variable names a server, it
+// starts none. The error wraps exec.ErrNotFound if the server is not installed.
 func (d *Database) start() (err error) {
 	if d.given = os.Getenv(d.Variable); d.given != "" {
 		return nil
@@ -215,7 +231,8 @@ func (d *Database) start() (err error) {
 	return d.run()
 }
 
-// run starts the server and returns when it answers.
+// run starts the server with the existing data and returns when it accepts connections. If the
+// server ends, run starts it again, for at most Patience.
 func (d *Database) run() error {
 	var said bytes.Buffer
 	for deadline := time.Now().Add(Patience); ; {
@@ -236,7 +253,7 @@ func (d *Database) run() error {
 				return nil
 			}
 			select {
-			case err = <-ended: // processes of the former server may still use the data
+			case err = <-ended: // try again: processes of a killed server may still use the data
 			case <-time.After(20 * time.Millisecond):
 				continue
 			}
@@ -248,6 +265,7 @@ func (d *Database) run() error {
 	}
 }
 
+// answers reports whether the server accepts connections.
 func (d *Database) answers() bool {
 	db, err := d.administer()
 	if err != nil {
@@ -257,7 +275,8 @@ func (d *Database) answers() bool {
 	return db.PingContext(context.Background()) == nil
 }
 
-// command returns the command for a program of the server, as a user that the program accepts.
+// command returns the command for a program of the server. It runs as a user that the program
+// accepts, and is killed with this process.
 func (d *Database) command(args []string) (*exec.Cmd, error) {
 	path, err := d.find(args[0])
 	if err != nil {
@@ -273,7 +292,8 @@ func (d *Database) command(args []string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// find returns the path of a program, first in the directories of Debian's packages.
+// find returns the path of a program of the server, first in the directories of Debian's packages.
+// The error wraps exec.ErrNotFound if it is not installed.
 func (d *Database) find(program string) (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + program)
 	if err != nil {
@@ -291,8 +311,8 @@ func (d *Database) find(program string) (string, error) {
 	return "", fmt.Errorf("%s: %w", program, exec.ErrNotFound)
 }
 
-// unprivileged returns the user for the servers if the tests run as root, which the servers
-// refuse; nil: the same user.
+// unprivileged returns the user as which the servers run if the tests run as root, since the
+// servers refuse root. nil means the user of the tests.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -306,8 +326,8 @@ func unprivileged() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(uidErr, gidErr)
 }
 
-// Kill ends the server with SIGKILL, as a loss of power would. It skips the test if the tests
-// have not started the server.
+// Kill ends the server with SIGKILL, as a loss of power would. Restart starts it again. If the
+// tests have not started the server, Kill skips the test.
 func (d *Database) Kill(t testing.TB) {
 	t.Helper()
 	if d.given != "" {
@@ -318,6 +338,7 @@ func (d *Database) Kill(t testing.TB) {
 	}
 }
 
+// kill ends the server that this process has started, and waits until the process is gone.
 func (d *Database) kill() error {
 	cmd := d.cmd
 	d.cmd = nil
@@ -330,7 +351,7 @@ func (d *Database) kill() error {
 	return nil
 }
 
-// Restart starts the server again after Kill.
+// Restart starts the server again after Kill, with the same data.
 func (d *Database) Restart(t testing.TB) {
 	t.Helper()
 	if err := d.run(); err != nil {

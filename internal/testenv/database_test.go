@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDatabaseUnavailable: only who cannot install a database gets by without its tests.
+// TestDatabaseUnavailable: tests of a database are skipped only for users who cannot install
+// it.
 func TestDatabaseUnavailable(t *testing.T) {
 	missing, broken := fmt.Errorf("none: %w", exec.ErrNotFound), errors.New("no space left")
 	for name, tc := range map[string]struct {
@@ -42,7 +43,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	}
 }
 
-// verdict is a test that notes how it was ended.
+// verdict is a testing.TB that records how the test was ended.
 type verdict struct {
 	testing.TB
 	ended string
@@ -60,7 +61,7 @@ func (v *verdict) Skipf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// verdictOf returns how a function ends the test that it is given, or "".
+// verdictOf returns how f ends the test that is passed to it, or "".
 func verdictOf(t *testing.T, f func(testing.TB)) string {
 	t.Helper()
 	v, ended := &verdict{TB: t}, make(chan struct{})

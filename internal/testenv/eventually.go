@@ -5,14 +5,17 @@ import (
 	"time"
 )
 
-// Patience is the longest time for something that usually takes a moment, on a busy machine.
+// Patience is how long tests wait for something that usually takes a moment, since the machine may
+// be busy.
 const Patience = 3 * time.Minute
 
-// pollInterval is short compared with all events that tests wait for.
+// pollInterval is the interval between two checks of poll and Never. It is short compared with all
+// that tests wait for.
 const pollInterval = 20 * time.Millisecond
 
-// Eventually waits until check returns no error. After the deadline, it fails the test with the
-// last error of check. Time in which the machine did not run this process does not count.
+// Eventually repeats check until it returns no error. When deadline has passed, it fails the test
+// with the last error of check. what says in the message what is checked. Time in which the machine
+// did not run this process does not count.
 func Eventually(t testing.TB, what string, deadline time.Duration, check func() error) {
 	t.Helper()
 	if err := poll(deadline, check); err != nil {
@@ -20,19 +23,20 @@ func Eventually(t testing.TB, what string, deadline time.Duration, check func() 
 	}
 }
 
-// poll repeats a check until it returns no error or the deadline has passed.
+// poll repeats check until it returns no error, or deadline has passed. It then returns the last
+// error of check.
 func poll(deadline time.Duration, check func() error) error {
 	return pollWith(time.Sleep, deadline, check)
 }
 
-// pollWith extends the deadline by the time that each sleep is too long. On a busy or paused
-// machine, the awaited event is late as well.
+// pollWith does the work of poll with another sleep function. It extends the deadline by the time
+// that each sleep is too long. On a busy or paused machine, the awaited event is late as well.
 func pollWith(sleep func(time.Duration), deadline time.Duration, check func() error) error {
 	for end := time.Now().Add(deadline); ; {
 		began := time.Now()
 		err := check()
-		// The last check must begin after the deadline, so that a check that stalls beyond it
-		// is repeated.
+		// Only a check that began after the deadline is the last one. A check that stalls beyond the
+		// deadline is therefore repeated.
 		if err == nil || began.After(end) {
 			return err
 		}
@@ -42,11 +46,12 @@ func pollWith(sleep func(time.Duration), deadline time.Duration, check func() er
 	}
 }
 
-// After tests that something does not happen. It waits until sentinel returns no error, and
-// fails the test if check then returns an error. The test triggers the sentinel after the
-// action that must have no effect. The tested program must process both in order, in one queue
-// or in one pass over everything. So the wait is as short as the machine allows, and no fixed
-// time has to be long enough.
+// After tests that an action does not have an effect. check returns an error if the effect is
+// there. The test triggers a second, visible effect after the action, and sentinel returns nil once
+// that is there. After waits for sentinel and then calls check once.
+//
+// The tested program must process both in order, in one queue or in one pass over everything. So
+// the wait is as short as the machine allows, and no fixed time has to be long enough.
 func After(t testing.TB, what string, sentinel, check func() error) {
 	t.Helper()
 	Eventually(t, what+": wait for the sentinel", Patience, sentinel)
@@ -55,8 +60,8 @@ func After(t testing.TB, what string, sentinel, check func() error) {
 	}
 }
 
-// Never fails the test if check returns an error within the time. It tests that something does
-// not happen where After has no sentinel.
+// Never fails the test if check returns an error within the time. It tests that something does not
+// happen. It is for cases in which nothing visible happens later, on which After could wait.
 func Never(t testing.TB, what string, within time.Duration, check func() error) {
 	t.Helper()
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(pollInterval) {

@@ -21,8 +21,7 @@ func TestPollReturnsTheLastError(t *testing.T) {
 	})
 }
 
-// TestPollDoesNotCountStalls: a machine that stands still in the middle of a wait takes nothing
-// from it.
+// TestPollDoesNotCountStalls: time in which the machine stands still does not shorten a wait.
 func TestPollDoesNotCountStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const deadline = 100 * pollInterval

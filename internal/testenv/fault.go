@@ -7,10 +7,11 @@ import (
 	"sync"
 )
 
-// discard drops the messages of a recorder's server about connections that a test has ended.
+// discard is the error log of a recorder's HTTP server. It drops messages about connections that a
+// fault has ended.
 var discard = log.New(io.Discard, "", 0)
 
-// faultyListener accepts connections that have the recorder's fault.
+// faultyListener is the listener of a Recorder. Its connections have the recorder's present fault.
 type faultyListener struct {
 	net.Listener
 	recorder *Recorder
@@ -19,7 +20,8 @@ type faultyListener struct {
 	open map[*faultyConn]struct{}
 }
 
-// Accept closes connections at once during the fault Cut.
+// Accept implements net.Listener. During the fault Cut it closes each connection at once and waits
+// for the next one.
 func (l *faultyListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -37,7 +39,7 @@ func (l *faultyListener) Accept() (net.Conn, error) {
 	}
 }
 
-// cut closes every connection.
+// cut closes all open connections, with a reset.
 func (l *faultyListener) cut() {
 	l.mu.Lock()
 	open := make([]*faultyConn, 0, len(l.open))
@@ -50,7 +52,7 @@ func (l *faultyListener) cut() {
 	}
 }
 
-// faultyConn passes no bytes during the fault Hang.
+// faultyConn is a connection of a client to a Recorder. It passes no bytes during the fault Hang.
 type faultyConn struct {
 	net.Conn
 	listener *faultyListener
@@ -58,7 +60,7 @@ type faultyConn struct {
 	closed   chan struct{}
 }
 
-// wait blocks during the fault Hang, or until the connection is closed.
+// wait blocks while the fault is Hang and the connection is open.
 func (c *faultyConn) wait() {
 	for {
 		fault, _, ended := c.listener.recorder.state()
@@ -73,12 +75,14 @@ func (c *faultyConn) wait() {
 	}
 }
 
+// Read implements net.Conn. It returns the data after the fault Hang.
 func (c *faultyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.wait()
 	return n, err
 }
 
+// Write implements net.Conn. It sends the data after the fault Hang.
 func (c *faultyConn) Write(b []byte) (int, error) {
 	c.wait()
 	return c.Conn.Write(b)
@@ -95,7 +99,7 @@ func (c *faultyConn) Close() error {
 	return c.Conn.Close()
 }
 
-// reset closes the connection with a reset, so that the peer sees it at once.
+// reset closes the connection with a TCP reset, so that the peer notices it at once.
 func (c *faultyConn) reset() {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

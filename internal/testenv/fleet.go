@@ -24,8 +24,9 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
-// Member is a cluster with real controllers and scheduler and simulated nodes. The Recorder
-// records all requests of a hub; the embedded API bypasses it.
+// Member is a cluster that can join a hub, with real controllers and scheduler and simulated nodes.
+// Its kubeconfig leads through the Recorder, which records all requests of the hub. The embedded
+// API is for the test, and bypasses the Recorder.
 type Member struct {
 	*API
 	*Recorder
@@ -36,13 +37,14 @@ type Member struct {
 	processes  string // directory of the pidfiles
 }
 
-// Members is a set of clusters on this machine.
+// Members is a set of clusters that StartMembers has started on this machine.
 type Members struct {
 	List []*Member
 	stop func() error
 }
 
-// StartMembers starts clusters with the given number of nodes each.
+// StartMembers starts clusters with these names, each with this number of nodes, and waits until
+// they are ready. Their files are in dir. The caller calls Stop.
 func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error) {
 	clusters, err := sandbox.Prepare(
 		sandbox.Options{Dir: filepath.Join(dir, "members"), KubeBinary: KubeBinary(), Tier: sandbox.Simulated, GOGC: GOGC}, names...,
@@ -97,8 +99,9 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 	return m, nil
 }
 
-// NewMember starts a recorder in front of an API server that is running. It stores a kubeconfig
-// in dir. The caller closes the recorder.
+// NewMember returns an API server that is running as a Member, and starts a recorder in front of
+// it. cfg is the configuration of an administrator. The kubeconfig of the Member is stored in dir.
+// The caller closes the recorder.
 func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
 	m := &Member{Name: name, cfg: cfg, kubeconfig: filepath.Join(dir, name+".kubeconfig")}
 	var err error
@@ -114,7 +117,8 @@ func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
 	return m, nil
 }
 
-// Member returns the server as a cluster that can join, without a recorder.
+// Member returns the server as a Member that can join a hub under this name. It has no recorder:
+// the hub's requests go to the server directly.
 func (s *Server) Member(t testing.TB, name string) *Member {
 	t.Helper()
 	m := &Member{Name: name, cfg: s.Config(), kubeconfig: filepath.Join(t.TempDir(), name+".kubeconfig")}
@@ -128,7 +132,7 @@ func (s *Server) Member(t testing.TB, name string) *Member {
 	return m
 }
 
-// Stop stops the clusters.
+// Stop stops the clusters and their recorders. Later calls do nothing and return the same error.
 func (m *Members) Stop() error { return m.stop() }
 
 // Named returns the member with the name; nil if there is none.
@@ -141,10 +145,11 @@ func (m *Members) Named(name string) *Member {
 	return nil
 }
 
-// DirectConfig returns a configuration that bypasses the recorder.
+// DirectConfig returns a configuration of an administrator for the cluster that bypasses the
+// recorder.
 func (m *Member) DirectConfig() *rest.Config { return rest.CopyConfig(m.cfg) }
 
-// Hub is an `orrery server` with its own data directory.
+// Hub is a process of `orrery server` with its own data directory.
 type Hub struct {
 	*API
 	// Dir is the data directory.
@@ -159,10 +164,12 @@ type Hub struct {
 	exited chan struct{}
 }
 
-// BuildOrrery builds the orrery binary of this tree into a directory, with the race detector if
-// the tests have it. Linking takes ten seconds and Go does not cache its result, so the binary
-// is built in bin/test and stays there. The next caller builds again only if the source has
-// changed, so a stale binary is never used.
+// BuildOrrery builds the orrery program of this tree into dir and returns its path. It has the race
+// detector if the tests have it.
+//
+// Linking takes ten seconds, and Go does not cache its result. The program is therefore built in
+// bin/test, stays there, and is copied to dir. Go builds it again only if the source has changed,
+// so a stale program is never used.
 func BuildOrrery(dir string) (binary string, err error) {
 	name, args, cgo := "orrery", []string{"build"}, "0"
 	if RaceDetector {
@@ -191,8 +198,9 @@ func BuildOrrery(dir string) (binary string, err error) {
 	return binary, nil
 }
 
-// lockFile waits until it has locked a file. It uses system calls directly: Go's cache of test
-// results would depend on a file that package os opens.
+// lockFile waits until it has locked the file at path, which it creates if it is missing. It uses
+// system calls directly, because Go's cache of a test's result would depend on a file that package
+// os opens.
 func lockFile(path string) (unlock func() error, err error) {
 	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -209,18 +217,19 @@ func lockFile(path string) (unlock func() error, err error) {
 	}
 }
 
-// StartHub starts a hub with the data directory DIR/hub. flags are flags of `orrery server`,
-// for each start.
+// StartHub starts a hub with the data directory DIR/hub and waits until it is ready. binary is the
+// path of orrery. flags are more flags for `orrery server`, and hold for each start. The returned
+// Hub is valid also with an error.
 func StartHub(dir, binary string, flags ...string) (*Hub, error) {
 	h := &Hub{Dir: filepath.Join(dir, "hub"), binary: binary, log: filepath.Join(dir, "hub.log"), flags: flags}
 	return h, h.Start()
 }
 
-// hubAddress is the address at which a hub listens.
+// hubAddress is the address at which hubs of tests listen.
 const hubAddress = "127.0.0.1"
 
-// Start starts the server and waits until it is ready. Its ports stay reserved until the test
-// process ends, so that a stopped hub can start again with them.
+// Start starts the server, for the first time or after Stop or Kill, and waits until it is ready.
+// Its ports stay reserved until the test process ends, so that each start uses the same ones.
 func (h *Hub) Start() error {
 	for len(h.ports) < 3 {
 		port, err := process.ReservePort(hubAddress, 0)
@@ -274,9 +283,9 @@ func (h *Hub) Start() error {
 	return err
 }
 
-// StartFromLastingThread starts a process with a parent-death signal that is sent when this
-// process ends, and not before. The kernel sends it when the thread that started the process
-// ends.
+// StartFromLastingThread starts a process whose SysProcAttr.Pdeathsig is set. The kernel sends that
+// signal when the thread that started the process ends. Here this is a thread that ends only with
+// this process.
 func StartFromLastingThread(cmd *exec.Cmd) error {
 	lasting.Do(func() { go lastingThread() })
 	done := make(chan error)
@@ -284,7 +293,7 @@ func StartFromLastingThread(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// Kubeconfig returns the path of an administrator's kubeconfig.
+// Kubeconfig returns the path of an administrator's kubeconfig for the hub.
 func (h *Hub) Kubeconfig() string { return filepath.Join(h.Dir, "kubeconfig") }
 
 // Config returns a configuration of an administrator for the hub.
@@ -305,7 +314,8 @@ func (h *Hub) Running() bool {
 	}
 }
 
-// Stop ends the server with SIGTERM, as an operator does. It kills a server that does not end.
+// Stop ends the server with SIGTERM, as an operator does. If the server does not end within
+// Patience, Stop kills it and returns an error. It does nothing if the server is not running.
 func (h *Hub) Stop() error {
 	if !h.Running() {
 		return nil
@@ -322,7 +332,7 @@ func (h *Hub) Stop() error {
 	}
 }
 
-// Kill ends the server with SIGKILL.
+// Kill ends the server with SIGKILL. It does nothing if the server is not running.
 func (h *Hub) Kill() {
 	if h.Running() {
 		_ = h.cmd.Process.Kill()
@@ -330,17 +340,20 @@ func (h *Hub) Kill() {
 	}
 }
 
-// Signal sends a signal to a process of the hub: etcd, kube-apiserver or
-// kube-controller-manager. It does nothing if the process is not running.
+// Signal sends a signal to a process that the hub runs: etcd, kube-apiserver or
+// kube-controller-manager. It does nothing if that process is not running.
 func (h *Hub) Signal(name string, sig syscall.Signal) error {
 	return signalPidfile(filepath.Join(h.Dir, "*", name+".pid"), sig)
 }
 
-// SignalAPIServer sends a signal to the member's kube-apiserver.
+// SignalAPIServer sends a signal to the kube-apiserver of a cluster that StartMembers has started.
+// It does nothing if that process is not running.
 func (m *Member) SignalAPIServer(sig syscall.Signal) error {
 	return signalPidfile(filepath.Join(m.processes, m.Name+"-apiserver.pid"), sig)
 }
 
+// signalPidfile sends a signal to the process whose pidfile matches the pattern. It does nothing if
+// there is no file or no process.
 func signalPidfile(pattern string, sig syscall.Signal) error {
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
@@ -355,7 +368,7 @@ func signalPidfile(pattern string, sig syscall.Signal) error {
 	}
 	words := strings.Fields(string(text))
 	if len(words) == 0 {
-		return nil // the file is being written
+		return nil // the pidfile is being written
 	}
 	pid, err := strconv.Atoi(words[0])
 	if err != nil {
@@ -367,13 +380,13 @@ func signalPidfile(pattern string, sig syscall.Signal) error {
 	return nil
 }
 
-// Backup copies etcd's data to a directory. The hub must be stopped.
+// Backup copies the data of the hub's etcd to the directory to. The hub must be stopped.
 func (h *Hub) Backup(to string) error {
 	return os.CopyFS(to, os.DirFS(filepath.Join(h.Dir, "etcd", "data")))
 }
 
-// Restore replaces etcd's data with a backup, as an operator does. Everything else in the data
-// directory stays. The hub must be stopped.
+// Restore replaces the data of the hub's etcd by those that Backup has copied to from. Everything
+// else in the data directory stays, as if an operator restored a backup. The hub must be stopped.
 func (h *Hub) Restore(from string) error {
 	data := filepath.Join(h.Dir, "etcd", "data")
 	if err := os.RemoveAll(data); err != nil {
@@ -385,7 +398,8 @@ func (h *Hub) Restore(from string) error {
 	return os.Chmod(data, 0o700)
 }
 
-// LogTail returns the last lines of the server's log.
+// LogTail returns the last lines of the server's log; lines is their number. If the log cannot be
+// read, it returns the text of the error.
 func (h *Hub) LogTail(lines int) string {
 	text, err := os.ReadFile(h.log)
 	if err != nil {
@@ -395,7 +409,8 @@ func (h *Hub) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// LogSize returns the present size of the server's log, for LogSince.
+// LogSize returns the present size of the server's log in bytes, for LogSince. It is 0 if the
+// log cannot be read.
 func (h *Hub) LogSize() int64 {
 	info, err := os.Stat(h.log)
 	if err != nil {
@@ -404,7 +419,8 @@ func (h *Hub) LogSize() int64 {
 	return info.Size()
 }
 
-// LogSince returns the server's log after that size.
+// LogSince returns the part of the server's log that was written since LogSize returned size. It
+// returns the text of the error if the log cannot be read.
 func (h *Hub) LogSince(size int64) string {
 	text, err := os.ReadFile(h.log)
 	if err != nil {
@@ -422,21 +438,26 @@ func Crash(log string) string {
 	return ""
 }
 
-// crashBytes is enough for the stacks of the goroutines that raced.
+// crashBytes is the maximum length of the text that Crash returns. It is enough for the stacks of
+// the goroutines in a data race.
 const crashBytes = 8 << 10
 
+// crash matches the first line of a crash of a Go program or of a report of the race detector.
 var crash = regexp.MustCompile(`(?m)^(panic: |fatal error: |WARNING: DATA RACE)`)
 
-// Orrery runs an orrery command against the hub.
+// Orrery runs an orrery command as administrator of the hub, and returns its standard output and
+// standard error. The error contains them, too.
 func (h *Hub) Orrery(args ...string) (string, error) {
 	return h.run(h.binary, args...)
 }
 
-// Kubectl runs kubectl against the hub.
+// Kubectl runs a kubectl command as administrator of the hub, and returns its standard output and
+// standard error. The error contains them, too.
 func (h *Hub) Kubectl(args ...string) (string, error) {
 	return h.run(KubeBinary(), append([]string{"kubectl"}, args...)...)
 }
 
+// run runs a program with the kubeconfig of the hub's administrator, and returns its output.
 func (h *Hub) run(binary string, args ...string) (string, error) {
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+h.Kubeconfig())
@@ -447,19 +468,22 @@ func (h *Hub) run(binary string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Join joins a member and returns when it is ready.
+// Join runs `orrery cluster join` for a member, which returns when the member is ready. args are
+// more arguments.
 func (h *Hub) Join(m *Member, args ...string) error {
 	_, err := h.Orrery(append([]string{"cluster", "join", m.Name, "--cluster-kubeconfig", m.kubeconfig}, args...)...)
 	return err
 }
 
-// Unjoin removes a member from the fleet and returns when it has left. Its workloads stay.
+// Unjoin runs `orrery cluster unjoin` for a member, which returns when the member has left the
+// fleet. Its workloads stay. args are more arguments.
 func (h *Hub) Unjoin(m *Member, args ...string) error {
 	_, err := h.Orrery(append([]string{"cluster", "unjoin", m.Name}, args...)...)
 	return err
 }
 
-// Joined reports whether the hub has a Cluster with the member's name.
+// Joined reports whether the hub has a Cluster with the name of the member. That Cluster need not
+// be ready.
 func (h *Hub) Joined(t testing.TB, m *Member) bool {
 	t.Helper()
 	joined := false

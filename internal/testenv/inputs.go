@@ -7,13 +7,14 @@ import (
 	"testing"
 )
 
-// Page must be called by each test that opens the console's page in a browser, because Programs
-// does not cover the page. hack/digests.sh sets ORRERY_PAGE to the digest of the page.
+// Page makes Go's cache of a test's result depend on the page of the console. Each test that opens
+// the page in a browser must call it, because Programs does not cover the page. hack/digests.sh
+// sets ORRERY_PAGE to the digest of the page.
 func Page() { _ = os.Getenv("ORRERY_PAGE") }
 
-// Inputs makes Go's cache of test results depend on files of the project that are read by
-// programs which the test runs, such as a script of hack. Paths are relative to the root of the
-// project. A directory stands for all files in it.
+// Inputs makes Go's cache of a test's result depend on files of the project. A test needs this for
+// files that are read by programs that it runs, such as a script of hack. Paths are relative to the
+// root of the project. A directory stands for all files in it.
 func Inputs(t testing.TB, paths ...string) {
 	t.Helper()
 	for _, path := range paths {

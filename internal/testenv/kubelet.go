@@ -25,8 +25,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// Kubelet is a simulated kubelet of one node of a real API server. It serves logs and runs a
-// few commands.
+// Kubelet simulates the kubelet of one node, for an API server without real nodes. It serves logs
+// that a test sets, and runs a few commands.
 type Kubelet struct {
 	t         testing.TB
 	lock      sync.Mutex
@@ -36,14 +36,14 @@ type Kubelet struct {
 	onCommand func()
 }
 
-// logged is a line of a log.
+// logged is a line of a log with its time.
 type logged struct {
 	at   time.Time
 	text string
 }
 
-// StartKubelet creates a node on which nothing is scheduled, and serves its kubelet API until
-// the test ends. Simulators of nodes see a ready node and do not change it.
+// StartKubelet creates a Node in the cluster of, and serves the API of its kubelet until the test
+// ends. The Node is ready and unschedulable, so KWOK does not change it.
 func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 	t.Helper()
 	k := &Kubelet{t: t, logs: map[string][]logged{}}
@@ -95,35 +95,36 @@ func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 	return k
 }
 
-// Says adds a line to the log of a container, POD/CONTAINER. second is the second of its time.
+// Says adds a line to the log of a container, which is POD/CONTAINER. second is the second in the
+// time of the line.
 func (k *Kubelet) Says(container string, second int, text string) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	k.logs[container] = append(k.logs[container], logged{time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC), text})
 }
 
-// Asked returns the query parameters of the last request for a log.
+// Asked returns the query parameters of the last request for a log; nil if there was none.
 func (k *Kubelet) Asked() url.Values {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	return k.last
 }
 
-// Commands returns all commands that were executed.
+// Commands returns the commands that were executed, each as one text, in their order.
 func (k *Kubelet) Commands() []string {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	return slices.Clone(k.commands)
 }
 
-// OnCommand sets a function that is called with each command before its response; nil: none.
+// OnCommand sets a function that is called for each command before the response; nil removes it.
 func (k *Kubelet) OnCommand(f func()) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	k.onCommand = f
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler. It serves the logs, exec and attach of the kubelet API.
 func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // WHAT/NAMESPACE/POD/CONTAINER
 	if len(segments) != 4 {
@@ -140,6 +141,8 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveLog writes the log of the container of, which is POD/CONTAINER, as the query asks for it. A
+// container without a log is an error.
 func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 	k.lock.Lock()
 	k.last = r.URL.Query()
@@ -164,8 +167,9 @@ func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 	}
 }
 
-// serveSession runs the commands cat and false, and echoes all others. An attach writes the
-// name of the container.
+// serveSession serves an exec or attach over SPDY. at is the kind, namespace, pod and container.
+// The command cat copies its input, and false ends with exit code 3. Other commands are echoed with
+// the name of the container. An attach writes that name.
 func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
 	query := r.URL.Query()
 	if at[0] == "exec" {
@@ -229,5 +233,5 @@ func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []stri
 	for _, stream := range named {
 		_ = stream.Close()
 	}
-	<-conn.CloseChan() // data that is still being sent would be lost
+	<-conn.CloseChan() // closing before the client would lose data
 }

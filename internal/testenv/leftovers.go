@@ -18,15 +18,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// UniqueName returns a name for a cluster-scoped object of one test: the prefix and a random
-// suffix.
+// UniqueName returns a name for a cluster-scoped object of one test: the prefix, a dash and a
+// random suffix.
 func UniqueName(prefix string) string { return prefix + "-" + strings.ToLower(rand.Text()[:8]) }
 
-// Leftovers fails the test if it leaves cluster-scoped objects of Orrery's kinds behind:
-// policies and clusters of one test affect the next one on the same API server. A test calls it
-// first, so that the check runs after all other cleanups. Objects that are being deleted do not
-// count, nor do objects with an owner, which a garbage collector deletes. Tests that run in
-// parallel on the same server cannot use it.
+// Leftovers fails the test if it leaves cluster-scoped objects of Orrery's kinds behind in the API
+// server. Policies and clusters of one test would affect the next one there. A test calls it first,
+// so that the check runs after all other cleanups.
+//
+// Objects that are being deleted do not count, nor do objects with an owner, which a garbage
+// collector deletes. Tests that run in parallel on the same server cannot use it.
 func Leftovers(t testing.TB, cfg *rest.Config) {
 	t.Helper()
 	list := func() (found map[types.UID]string) {
@@ -47,8 +48,9 @@ func Leftovers(t testing.TB, cfg *rest.Config) {
 	})
 }
 
-// clusterScoped returns the cluster-scoped objects of Orrery's kinds, as
-// "clusters.cluster.orrery.dev NAME". A kind that is not installed has none.
+// clusterScoped returns the cluster-scoped objects of Orrery's kinds by UID, as
+// "clusters.cluster.orrery.dev NAME". It leaves out objects that are being deleted or have an
+// owner. A kind that is not installed has none.
 func clusterScoped(ctx context.Context, cfg *rest.Config) (map[types.UID]string, error) {
 	c, err := metadata.NewForConfig(cfg)
 	if err != nil {

@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// Network is a TCP proxy in front of a server that can simulate faults of networks.
+// Network is a TCP proxy in front of a server. It simulates faults of networks on the connections
+// through it.
 type Network struct {
 	listener net.Listener
-	to       string
-	idle     time.Duration
+	to       string        // address of the server
+	idle     time.Duration // see NewNetwork
 	dropped  atomic.Int64
 	came     atomic.Int64
 
@@ -27,11 +28,12 @@ type networkLink struct {
 	client, server net.Conn
 	lost           chan struct{} // closed when the link loses all data
 	once           sync.Once
-	used           atomic.Int64
+	used           atomic.Int64 // when data last passed, in nanoseconds since 1970
 }
 
-// NewNetwork starts a proxy in front of an address. It ends with the test. It drops connections
-// that were idle for the given time, as load balancers do; zero: none.
+// NewNetwork starts a proxy in front of the server at the address to. It stops at the end of the
+// test. It drops connections that were idle for the given time, as load balancers do; 0 means that
+// it drops none.
 func NewNetwork(t testing.TB, to string, idle time.Duration) *Network {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -50,12 +52,13 @@ func NewNetwork(t testing.TB, to string, idle time.Duration) *Network {
 // Address returns the address at which clients reach the server through the proxy.
 func (n *Network) Address() string { return n.listener.Addr().String() }
 
-// Dropped returns the number of connections that were dropped because they were idle.
+// Dropped returns the number of connections that the proxy has dropped because they were idle.
 func (n *Network) Dropped() int64 { return n.dropped.Load() }
 
-// Count returns the number of accepted connections.
+// Count returns the number of connections that the proxy has accepted.
 func (n *Network) Count() int64 { return n.came.Load() }
 
+// serve accepts connections and connects each of them to the server.
 func (n *Network) serve() {
 	for {
 		client, err := n.listener.Accept()
@@ -84,7 +87,8 @@ func (n *Network) serve() {
 	}
 }
 
-// watch drops a connection when it is idle.
+// watch drops a connection if it has been idle for n.idle. Otherwise it calls itself again when
+// that may be so.
 func (n *Network) watch(l *networkLink) {
 	n.mu.Lock()
 	open := n.links[l]
@@ -96,7 +100,7 @@ func (n *Network) watch(l *networkLink) {
 		time.AfterFunc(left, func() { n.watch(l) })
 	default:
 		select {
-		case <-l.lost: // another fault is the reason why it is idle
+		case <-l.lost: // idle because of a fault: not counted as dropped
 		default:
 			n.dropped.Add(1)
 		}
@@ -104,10 +108,11 @@ func (n *Network) watch(l *networkLink) {
 	}
 }
 
+// lose makes the connection lose all further data.
 func (l *networkLink) lose() { l.once.Do(func() { close(l.lost) }) }
 
-// half forwards bytes in one direction. Once the link is lost, it discards all bytes and does
-// not close the other side.
+// half forwards bytes in one direction until the connection ends. Once the connection is to lose
+// its data, half drops all bytes and does not close the other side.
 func (n *Network) half(l *networkLink, to, from net.Conn) {
 	p := make([]byte, 32<<10)
 	for {
@@ -130,6 +135,7 @@ func (n *Network) half(l *networkLink, to, from net.Conn) {
 	}
 }
 
+// end closes both sides of a connection.
 func (n *Network) end(l *networkLink) {
 	n.mu.Lock()
 	delete(n.links, l)
@@ -138,7 +144,7 @@ func (n *Network) end(l *networkLink) {
 	_ = l.server.Close()
 }
 
-// all returns the present connections.
+// all returns the open connections.
 func (n *Network) all() []*networkLink {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +155,7 @@ func (n *Network) all() []*networkLink {
 	return links
 }
 
-// Reset resets all connections at once.
+// Reset ends all open connections with a TCP reset on both sides.
 func (n *Network) Reset() {
 	for _, l := range n.all() {
 		for _, c := range []net.Conn{l.client, l.server} {
@@ -161,14 +167,16 @@ func (n *Network) Reset() {
 	}
 }
 
-// Swallow silently loses all data of the present connections. New connections work.
+// Swallow silently drops all further data of the open connections, which stay open. New connections
+// work.
 func (n *Network) Swallow() {
 	for _, l := range n.all() {
 		l.lose()
 	}
 }
 
-// HalfOpen closes the present connections for one side only, and loses all their data.
+// HalfOpen closes the open connections on one side only, and drops all their data: the other side
+// does not notice it. client selects the side that is closed: the client's, or else the server's.
 func (n *Network) HalfOpen(client bool) {
 	for _, l := range n.all() {
 		l.lose()
@@ -180,8 +188,8 @@ func (n *Network) HalfOpen(client bool) {
 	}
 }
 
-// Dark with true silently loses all data, also on new connections. With false it ends that for
-// new connections only.
+// Dark with true silently drops all data of open and new connections. With false, new connections
+// work again.
 func (n *Network) Dark(yes bool) {
 	n.mu.Lock()
 	n.dark = yes

@@ -2,6 +2,6 @@
 
 package testenv
 
-// RaceDetector is true if Go's race detector is enabled for tests, and for the orrery that
-// BuildOrrery builds.
+// RaceDetector is true if the tests, and the orrery that BuildOrrery builds, have Go's race
+// detector.
 const RaceDetector = false

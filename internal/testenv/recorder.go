@@ -26,27 +26,28 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Fault is a fault of a Recorder.
+// Fault is a fault that a Recorder simulates, see Recorder.Fail.
 type Fault int
 
 const (
 	// None forwards everything.
 	None Fault = iota
-	// Hang accepts connections and never answers. Requests wait until the fault ends, as they
-	// do for a stopped process.
+	// Hang accepts connections, and passes no bytes. Requests wait until the fault ends, as they do
+	// for a stopped process.
 	Hang
-	// Cut closes every connection and accepts no other.
+	// Cut closes every connection, and closes new ones at once.
 	Cut
-	// Mute forwards writes and never answers them. Reads are answered.
+	// Mute forwards writes to the API server, and never answers them. Reads are answered.
 	Mute
-	// Expired closes every connection. New connections get an expired serving certificate.
+	// Expired closes every connection. New ones get a serving certificate that has expired.
 	Expired
 )
 
 // String returns the name of the fault.
 func (f Fault) String() string { return [...]string{"None", "Hang", "Cut", "Mute", "Expired"}[f] }
 
-// Write is a request that may change something in the API server.
+// Write is a request through a Recorder that may change something in the API server, with its
+// response.
 type Write struct {
 	// Order numbers the recorder's writes from 1.
 	Order int
@@ -55,7 +56,8 @@ type Write struct {
 	// Ended is the time of the API server's response, or of the loss of the connection to it.
 	// It is zero during the request.
 	Ended time.Time
-	// Verb is create, update, patch, apply, delete or deletecollection.
+	// Verb is create, update, patch, apply, delete or deletecollection. The fields below it identify
+	// the object. Name is "" for deletecollection, and for a create without a response.
 	Verb                                          string
 	Group, Resource, Subresource, Namespace, Name string
 	// FieldManager and Force are the request's parameters.
@@ -64,14 +66,15 @@ type Write struct {
 	// DryRun is true for a dry run.
 	DryRun    bool
 	UserAgent string
-	// Impersonated is the impersonated user; "" for the hub's own requests.
+	// Impersonated is the user that the request impersonates; "" if it impersonates none, as for the
+	// hub's own requests.
 	Impersonated string
 	// Body is the decoded body of the request; nil if it is not an object.
 	Body map[string]any
-	// Code is the status of the response. It is 0 during the request. It stays 0 if the API
-	// server ended before it answered. Then it is unknown whether the write was performed.
+	// Code is the HTTP status of the response. It is 0 during the request. It stays 0 if the API
+	// server ended before it answered. It is then unknown whether the write was performed.
 	Code int
-	// Answer is the decoded body of the response.
+	// Answer is the decoded body of the response; nil if there is none.
 	Answer map[string]any
 }
 
@@ -87,8 +90,8 @@ func (w Write) Object() string {
 	return resource + " " + name
 }
 
-// inNamespace returns the namespace of the written object, or of the Namespace itself; "" if
-// there is none.
+// inNamespace returns the namespace of the written object. For a Namespace it is the name of the
+// Namespace itself, and for other cluster-scoped objects "".
 func (w Write) inNamespace() string {
 	if w.Group == "" && w.Resource == "namespaces" {
 		return w.Name
@@ -117,15 +120,15 @@ func (w Write) String() string {
 // Changed reports whether the API server accepted the write and it was no dry run.
 func (w Write) Changed() bool { return !w.DryRun && w.Code/100 == 2 }
 
-// Replicas returns spec.replicas of the body; false if it is not set.
+// Replicas returns spec.replicas in the body of the request; false if the body has none.
 func (w Write) Replicas() (int64, bool) {
 	spec, _ := w.Body["spec"].(map[string]any)
 	n, ok := spec["replicas"].(float64)
 	return int64(n), ok
 }
 
-// UID returns the UID of the written object from the response, or else from the precondition of
-// a deletion.
+// UID returns the UID of the written object: from the response, or else from the precondition of a
+// deletion. It is "" if neither has one.
 func (w Write) UID() types.UID {
 	for _, path := range [][]string{{"metadata", "uid"}, {"details", "uid"}} {
 		if parent, ok := w.Answer[path[0]].(map[string]any); ok {
@@ -140,8 +143,8 @@ func (w Write) UID() types.UID {
 }
 
 // Recorder is a reverse proxy in front of an API server. It records every write in order, and
-// simulates an unreachable or slow API server. It forwards the credentials of requests, which
-// must be tokens: the TLS connections of clients end at the recorder.
+// simulates an API server that is unreachable or slow. It forwards the credentials of requests.
+// These must be tokens, because the TLS connections of clients end at the recorder.
 type Recorder struct {
 	target     *rest.Config
 	kubeconfig []byte
@@ -154,10 +157,10 @@ type Recorder struct {
 	delay   time.Duration
 	ended   chan struct{} // closed when the fault ends
 	writes  []Write
-	onWrite map[string]func(Write) // by namespace; "": called with each write
+	onWrite map[string]func(Write) // by namespace; that for "" is called with each write
 }
 
-// NewRecorder starts a recorder in front of an API server.
+// NewRecorder starts a recorder in front of the API server target. The caller calls Close.
 func NewRecorder(target *rest.Config) (*Recorder, error) {
 	ca, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -195,8 +198,9 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(to) },
-		FlushInterval: -1, // watches
-		// One connection for each request, as the client has. HTTP/2 would share one.
+		FlushInterval: -1, // send the events of watches at once
+		// Use HTTP/1.1, so that requests do not share a connection to the server, as they do not on the
+		// client's side.
 		Transport:    &http.Transport{TLSClientConfig: upstream, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}, MaxIdleConnsPerHost: 64},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
@@ -210,19 +214,19 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 				return &pair, nil
 			},
 			MinVersion: tls.VersionTLS12,
-			// Resumed sessions do not check a certificate.
+			// A resumed session would not check the certificate again.
 			SessionTicketsDisabled: true,
 		},
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		ErrorLog:          nil,
-		ReadHeaderTimeout: 0, // hanging is one of the faults
+		ReadHeaderTimeout: 0, // no limit: hanging is one of the faults
 	}
 	r.server.ErrorLog = discard
 	go func() { _ = r.server.ServeTLS(r.listener, "", "") }()
 	return r, nil
 }
 
-// expired returns a serving certificate that expired half an hour ago.
+// expired returns a serving certificate that expired half an hour ago, for the fault Expired.
 var expired = sync.OnceValues(func() (*tls.Certificate, error) {
 	// The certificate was issued an hour ago.
 	crt, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{
@@ -235,17 +239,18 @@ var expired = sync.OnceValues(func() (*tls.Certificate, error) {
 	return &pair, err
 })
 
-// Close ends the recorder.
+// Close ends the fault and stops the recorder.
 func (r *Recorder) Close() error {
 	r.Heal()
 	return r.server.Close()
 }
 
-// Kubeconfig returns a kubeconfig that connects through the recorder.
+// Kubeconfig returns the content of a kubeconfig that connects through the recorder, with the
+// credentials of the target.
 func (r *Recorder) Kubeconfig() []byte { return r.kubeconfig }
 
-// Config returns a configuration that connects through the recorder, without client-side rate
-// limit.
+// Config returns a client configuration that connects through the recorder, without a client-side
+// rate limit.
 func (r *Recorder) Config() *rest.Config {
 	c, err := clientcmd.RESTConfigFromKubeConfig(r.kubeconfig)
 	if err != nil {
@@ -255,17 +260,20 @@ func (r *Recorder) Config() *rest.Config {
 	return c
 }
 
-// Fail starts a fault and ends the present one. The fault lasts until Heal.
+// Fail starts a fault, which lasts until Heal, Slow or another Fail. It ends the present fault and
+// delay.
 func (r *Recorder) Fail(f Fault) {
 	r.set(f, 0)
 }
 
-// Slow delays every request, and ends the present fault.
+// Slow delays every request by this time, until Heal or Fail. It ends the present fault.
 func (r *Recorder) Slow(by time.Duration) { r.set(None, by) }
 
-// Heal ends the fault.
+// Heal ends the fault and the delay.
 func (r *Recorder) Heal() { r.set(None, 0) }
 
+// set replaces the fault and the delay. It wakes requests that wait for the end of the former
+// fault.
 func (r *Recorder) set(f Fault, delay time.Duration) {
 	r.mu.Lock()
 	close(r.ended)
@@ -277,7 +285,7 @@ func (r *Recorder) set(f Fault, delay time.Duration) {
 	}
 }
 
-// Fault returns the present fault.
+// Fault returns the present fault, or None.
 func (r *Recorder) Fault() Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,13 +299,16 @@ func (r *Recorder) state() (Fault, time.Duration, <-chan struct{}) {
 	return r.fault, r.delay, r.ended
 }
 
-// OnWrite sets a function that is called with each write before it is forwarded; nil: none. The
-// write waits until the function returns.
+// OnWrite sets a function that is called with each write before the recorder forwards it. The write
+// waits until the function returns. nil removes the function.
 func (r *Recorder) OnWrite(f func(Write)) { r.OnWriteIn("", f) }
 
-// OnWriteIn is OnWrite for the writes in one namespace, and for those of the Namespace itself.
-// Each namespace has its own function, so that tests in different namespaces can run in
-// parallel. The function of OnWrite is called as well.
+// OnWriteIn sets a function that is called with each write in one namespace, and of the Namespace
+// itself, before the recorder forwards it. The write waits until the function returns. nil removes
+// the function.
+//
+// Each namespace has its own function, so that tests in different namespaces can run in parallel.
+// The function of OnWrite is called as well.
 func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -308,22 +319,24 @@ func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.onWrite[namespace] = f
 }
 
-// Mark returns the order of the last write so far.
+// Mark returns the Order of the last write so far, for Writes; 0 if there is none.
 func (r *Recorder) Mark() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.writes)
 }
 
-// Writes returns the writes after a mark in the order of their arrival, including dry runs and
-// refused writes. Those in progress have no Ended, Code and Answer yet.
+// Writes returns the writes after the one with this Order, in the order of their arrival. 0 returns
+// all. They include dry runs and refused writes. A write in progress has no Ended, Code and Answer
+// yet.
 func (r *Recorder) Writes(after int) []Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.writes[after:])
 }
 
-// serve forwards a request, and records it if it may change something.
+// serve handles one request: it waits for the delay, forwards the request through proxy, and
+// records it if it may change something.
 func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Request) {
 	_, delay, _ := r.state()
 	if delay > 0 {
@@ -342,7 +355,7 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
-	_ = yaml.Unmarshal(body, &write.Body) // a JSON patch is not an object
+	_ = yaml.Unmarshal(body, &write.Body) // an error leaves Body nil: a JSON patch is not an object
 	q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	q.Header.Del("Accept-Encoding") // so that the response is not compressed
 	r.begin(&write)
@@ -374,6 +387,8 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 	_, _ = w.Write(answer.body.Bytes())
 }
 
+// begin records a write that has arrived, sets its Order and Time, and calls the functions of
+// OnWrite and OnWriteIn.
 func (r *Recorder) begin(w *Write) {
 	r.mu.Lock()
 	w.Order, w.Time = len(r.writes)+1, time.Now()
@@ -390,34 +405,39 @@ func (r *Recorder) begin(w *Write) {
 	}
 }
 
+// end replaces the record of a write by w, which has the response.
 func (r *Recorder) end(w Write) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.writes[w.Order-1] = w
 }
 
-// answer stores a response.
+// answer is an http.ResponseWriter that stores the response to a write, so that the recorder can
+// read it.
 type answer struct {
 	header http.Header
 	code   int
 	body   bytes.Buffer
 }
 
+// Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
+
 func (a *answer) WriteHeader(code int) {
 	if a.code == 0 && code >= 200 {
 		a.code = code
 	}
 }
 
+// Write implements http.ResponseWriter. It stores the data.
 func (a *answer) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	return a.body.Write(b)
 }
 
-// parseWrite returns what a request changes; false if it changes nothing. Reviews, such as
-// SelfSubjectAccessReviews, are created but not stored. Connections to pods change nothing
-// either.
+// parseWrite returns what a request would change, without its body and response. It returns false
+// if the request changes nothing. These are reads, reviews such as SelfSubjectAccessReviews,
+// tokens, and connections to pods.
 func parseWrite(q *http.Request) (Write, bool) {
 	query := q.URL.Query()
 	w := Write{

@@ -60,7 +60,7 @@ func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
 	var got []string
 	for _, w := range r.Writes(0) {
 		if w.Code/100 != 2 {
-			continue // it was tried again
+			continue // this write was repeated
 		}
 		line := w.Verb + " " + w.Object()
 		if data, ok := w.Body["data"]; ok {
@@ -87,8 +87,8 @@ func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
 	}
 }
 
-// TestRecorderNotesTheEnd: a write that is on its way, one that was answered, and one under which
-// the API server died differ.
+// TestRecorderNotesTheEnd: the record distinguishes a pending write, an answered one, and one
+// during which the API server died.
 func TestRecorderNotesTheEnd(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	apiServer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -157,7 +157,7 @@ func TestRecorderNotesTheEnd(t *testing.T) {
 	}
 }
 
-// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function
+// TestRecorderCallsTheHooksOfANamespace: each namespace has a hook of its own, and one hook
 // gets all writes.
 func TestRecorderCallsTheHooksOfANamespace(t *testing.T) {
 	ns, other := Namespace(t, Config(0)), Namespace(t, Config(0))
@@ -215,8 +215,10 @@ func TestRecorderPassesWatches(t *testing.T) {
 
 func TestRecorderFaults(t *testing.T) {
 	for name, tc := range map[string]struct {
-		fault            Fault
-		read, done, late bool // read: reads are answered; done: the write is done at once; late: after Heal
+		fault Fault
+		// read: reads are answered; done: the write is done at once; late: the write is done
+		// after Heal
+		read, done, late bool
 	}{
 		"Hang": {fault: Hang, late: true},
 		"Cut":  {fault: Cut},
@@ -233,7 +235,7 @@ func TestRecorderFaults(t *testing.T) {
 				_, err := api.ListKind(ctx, "v1", "ConfigMap", ns)
 				return err
 			}
-			// The client knows the server, and has a connection to it.
+			// The client has used the server before, and has a connection to it.
 			Eventually(t, "a read", Patience, func() error { return list(t.Context()) })
 			r.Fail(tc.fault)
 			find := func() error {
@@ -241,7 +243,8 @@ func TestRecorderFaults(t *testing.T) {
 				return err
 			}
 			exists := func() bool { return find() == nil }
-			// What hangs has had time to be sent. What is done ends when it is seen to be done.
+			// The timeout leaves a hanging write time to be sent. A write that must be done
+			// ends the wait.
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			answered := make(chan error, 1)

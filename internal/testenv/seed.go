@@ -20,12 +20,13 @@ import (
 // same seed, so that a rerun makes the same choices and Go's cache of test results is valid.
 // Other code has another seed, so the selected parts vary.
 
-// Soak reports whether a test runs all its cases: SOAK is set, as by `make soak`.
+// Soak reports whether tests must run all their cases: the environment variable SOAK is set, as
+// `make soak` does.
 func Soak() bool { return os.Getenv("SOAK") != "" }
 
-// Seed returns the seed of a test's choices: SEED if it is set, else a digest of the test
-// binary and, after a call of Programs, of the programs of the project. A failed test logs how
-// to repeat the same choices.
+// Seed returns the seed of the random choices of a test. This is the environment variable SEED if
+// it is set, else a digest of the test binary. If the test has called Programs, that digest also
+// covers the programs of the project. A failed test logs how to repeat the same choices.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := contentSeed()
@@ -38,7 +39,7 @@ func Seed(t testing.TB) uint64 {
 	} else if usesPrograms.Load() {
 		seed = seedOf([]byte(fmt.Sprint(seed, os.Getenv("ORRERY_PROGRAMS"))))
 	}
-	if _, told := reproducible.LoadOrStore(t.Name(), true); told {
+	if _, registered := reproducible.LoadOrStore(t.Name(), true); registered {
 		return seed
 	}
 	t.Cleanup(func() {
@@ -56,8 +57,8 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Count returns the number of repetitions of a test: the value of the environment variable,
-// else all under Soak, and few without.
+// Count returns how often a test repeats something: the value of the environment variable named
+// variable if that is set. Otherwise it is all if Soak is true, else few.
 func Count(t testing.TB, variable string, few, all int) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -74,8 +75,8 @@ func Count(t testing.TB, variable string, few, all int) int {
 	return few
 }
 
-// Sample returns the cases that a test runs: all of them under Soak, else every nth one, from
-// an index that Seed selects.
+// Sample returns the cases that a test runs: all of them if Soak is true. Otherwise it returns
+// every nth case, from an index that Seed selects.
 func Sample[T any](t testing.TB, n int, cases []T) []T {
 	t.Helper()
 	if Soak() {
@@ -90,11 +91,12 @@ func Sample[T any](t testing.TB, n int, cases []T) []T {
 }
 
 var (
+	// usesPrograms is true after a call of Programs.
 	usesPrograms atomic.Bool
 	reproducible sync.Map // names of tests that log their seed when they fail
 )
 
-// contentSeed returns the seed of this test binary.
+// contentSeed returns the seed that follows from the content of this test binary.
 var contentSeed = sync.OnceValue(func() uint64 {
 	path, err := os.Executable()
 	if err != nil {
@@ -112,13 +114,14 @@ var contentSeed = sync.OnceValue(func() uint64 {
 	return seedOf(hash.Sum(nil))
 })
 
-// seedOf returns a short seed, of at most nine digits.
+// seedOf returns a seed that follows from content. It has at most nine digits, so that it is easy
+// to type.
 func seedOf(content []byte) uint64 {
 	sum := sha256.Sum256(content)
 	return binary.BigEndian.Uint64(sum[:]) % 1e9
 }
 
-// rerun returns the command that repeats a test with a seed.
+// rerun returns the shell command that repeats the test with this name and seed.
 func rerun(name string, seed uint64) string {
 	command := fmt.Sprintf("SEED=%d ", seed)
 	if Soak() {

@@ -32,14 +32,16 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
-// GOGC is the setting for the API servers, etcds and other Kubernetes components that tests
-// start. They start faster than those of a demonstration, and take more memory.
+// GOGC is the environment variable of the API servers, etcds and other Kubernetes components that
+// tests start. They start faster with it than those of the demonstration, and take more memory.
 const GOGC = 400
 
+// servers are the API servers that Main has started, for Config and Kubeconfig.
 var servers []*Server
 
-// Main starts n API servers, runs the package's tests and exits. Before it exits, it stops the
-// servers, and the databases that tests have started.
+// Main starts n API servers, runs the tests of the package and exits with their result. A package
+// calls it from TestMain. Before it exits, it stops the servers, and the databases that tests have
+// started.
 func Main(m *testing.M, n int) {
 	code, err := run(m, n)
 	if err != nil {
@@ -49,6 +51,7 @@ func Main(m *testing.M, n int) {
 	os.Exit(code)
 }
 
+// run does the work of Main and returns the exit code.
 func run(m *testing.M, n int) (code int, err error) {
 	defer func() {
 		var stopping errgroup.Group
@@ -65,7 +68,7 @@ func run(m *testing.M, n int) (code int, err error) {
 		starting.Go(func() error {
 			s, err := start()
 			if err == nil {
-				servers[i] = s // a server that failed to start has stopped already
+				servers[i] = s // after an error, start has stopped the server
 			}
 			return err
 		})
@@ -76,7 +79,7 @@ func run(m *testing.M, n int) (code int, err error) {
 	return m.Run(), nil
 }
 
-// Server is an API server with its own etcd.
+// Server is an API server with its own etcd. It has no controllers and no nodes.
 type Server struct {
 	dir        string
 	clusters   *sandbox.Clusters // reserve the port
@@ -86,13 +89,16 @@ type Server struct {
 	etcd, api  *running
 }
 
-// running is a process with its own supervisor, so that an API server that a test has killed
-// stays down until the test restarts it.
+// running is a process with a supervisor of its own. A supervisor starts its process again when
+// the process ends. After SIGKILL, Signal therefore ends the supervisor of the API server alone, so
+// that the API server stays down until the test restarts it.
 type running struct {
 	stop    context.CancelFunc
 	stopped chan error
 }
 
+// start starts an API server with its own etcd, with additional flags for kube-apiserver. After an
+// error nothing is left.
 func start(flags ...string) (_ *Server, err error) {
 	s := &Server{}
 	if s.dir, err = os.MkdirTemp("", "orrery-test-"); err != nil {
@@ -124,7 +130,7 @@ func start(flags ...string) (_ *Server, err error) {
 	return s, err
 }
 
-// run starts a process and waits until it is ready.
+// run starts a process of the server and waits until it is ready.
 func (s *Server) run(p process.Process) (*running, error) {
 	supervisor, err := process.New(
 		process.Plan{Name: "test", Processes: []process.Process{p}},
@@ -145,8 +151,10 @@ func (s *Server) run(p process.Process) (*running, error) {
 	}
 }
 
+// processDir returns the directory for the supervisor of a process, which has the pidfile.
 func (s *Server) processDir(name string) string { return filepath.Join(s.dir, "processes", name) }
 
+// end stops the process, if r is not nil, and waits for its end.
 func (r *running) end() error {
 	if r == nil {
 		return nil
@@ -155,7 +163,7 @@ func (r *running) end() error {
 	return <-r.stopped
 }
 
-// stop kills the processes. Their last output is not needed.
+// stop kills the processes and removes the files of the server.
 func (s *Server) stop() error {
 	for _, p := range s.plan {
 		_ = s.signal(p.Name, syscall.SIGKILL) // a process that is not running has no pidfile
@@ -167,7 +175,8 @@ func (s *Server) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// StartServer starts an API server for one test, with additional flags. The test may signal it.
+// StartServer starts an API server for one test, with additional flags for kube-apiserver. It is
+// stopped at the end of the test. Unlike the servers of Main, the test may signal and kill it.
 func StartServer(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	s, err := start(flags...)
@@ -182,15 +191,15 @@ func StartServer(t testing.TB, flags ...string) *Server {
 	return s
 }
 
-// Config returns a configuration of an administrator for the server, without client-side rate
-// limit.
+// Config returns a client configuration of an administrator for the server, without a client-side
+// rate limit.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.cfg) }
 
 // Kubeconfig returns the content of an administrator's kubeconfig for the server.
 func (s *Server) Kubeconfig() []byte { return s.kubeconfig }
 
-// Signal sends a signal to the kube-apiserver, such as SIGSTOP or SIGCONT. After SIGKILL it
-// stays down until Restart.
+// Signal sends a signal to the kube-apiserver, such as SIGSTOP or SIGCONT. After SIGKILL the
+// kube-apiserver stays down until Restart.
 func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
 	if err := s.signal(s.plan[1].Name, sig); err != nil {
@@ -204,6 +213,7 @@ func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 	}
 }
 
+// signal sends a signal to the process with this name, from its pidfile.
 func (s *Server) signal(name string, sig syscall.Signal) error {
 	text, err := os.ReadFile(filepath.Join(s.processDir(name), name+".pid"))
 	if err != nil {
@@ -230,22 +240,25 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Config returns a configuration of an administrator for server i.
+// Config returns a client configuration of an administrator for server i of those that Main has
+// started, from 0.
 func Config(i int) *rest.Config {
 	kubeDigest()
 	return servers[i].Config()
 }
 
-// Kubeconfig returns the content of an administrator's kubeconfig for server i.
+// Kubeconfig returns the content of an administrator's kubeconfig for server i of those that Main
+// has started, from 0.
 func Kubeconfig(i int) []byte {
 	kubeDigest()
 	return servers[i].Kubeconfig()
 }
 
 // InstallCRDs installs the named CustomResourceDefinitions of Orrery, such as
-// clusters.cluster.orrery.dev, or all of them without names. They are embedded in the test
-// binary, so that Go's cache of test results depends on their content and not on the time of a
-// file.
+// clusters.cluster.orrery.dev. Without names it installs all. An unknown name is an error.
+//
+// The definitions are embedded in the test binary. Go's cache of test results therefore depends on
+// their content and not on the time of a file.
 func InstallCRDs(cfg *rest.Config, names ...string) error {
 	all, err := definitions()
 	if err != nil {
@@ -258,7 +271,7 @@ func InstallCRDs(cfg *rest.Config, names ...string) error {
 		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
 	}
 	return poll(Patience, func() error {
-		// Installing changes the definitions that it gets.
+		// envtest changes the definitions that it gets, so each attempt needs copies.
 		crds := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(wanted))
 		for _, d := range wanted {
 			crds = append(crds, d.DeepCopy())
@@ -268,7 +281,8 @@ func InstallCRDs(cfg *rest.Config, names ...string) error {
 	})
 }
 
-// definitions returns the CustomResourceDefinitions of Orrery.
+// definitions returns the CustomResourceDefinitions of Orrery, which are embedded in the test
+// binary.
 func definitions() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	files, err := fs.Glob(crd.Files, "*.yaml")
 	if err != nil {
@@ -305,36 +319,42 @@ func Namespace(t testing.TB, cfg *rest.Config) string {
 	return ns.Name
 }
 
-// Programs must be called by each test that starts bin/orrery, or another program of this tree
-// whose packages the test does not import. Go takes the result of a test from its cache until
-// an environment variable that the test has read changes. hack/test.sh sets ORRERY_PROGRAMS to
-// the digest of these programs. Go does not see variables that TestMain reads, so a call from
-// there has no effect.
+// Programs makes Go's cache of a test's result depend on the programs of this tree. Each test must
+// call it that starts bin/orrery, or another program whose packages the test does not import.
+//
+// Go uses a cached result until an environment variable that the test has read changes.
+// hack/digests.sh sets ORRERY_PROGRAMS to the digest of these programs. Go does not see variables
+// that TestMain reads, so a call from there has no effect.
 func Programs() {
 	_ = os.Getenv("ORRERY_PROGRAMS")
 	usesPrograms.Store(true)
 }
 
-// Program returns the command that runs a program of bin. It runs the program through env(1):
-// if a test starts a file of the project itself, Go's cache depends on the size and time of
-// that file, which differ in each build. Programs makes the cache depend on the digest instead.
+// Program returns the command that runs a program of this tree, such as bin/orrery. It calls
+// Programs.
+//
+// It runs the program through env(1). If a test starts a file of the project itself, Go's cache
+// depends on the size and time of that file. These differ in each build.
 func Program(ctx context.Context, path string, args ...string) *exec.Cmd {
 	Programs()
 	return exec.CommandContext(ctx, "/usr/bin/env", append([]string{path}, args...)...)
 }
 
-// kubeDigest makes Go's cache of test results depend on bin/orrery-kube, as Programs does for
-// the other programs.
+// kubeDigest makes Go's cache of a test's result depend on the content of bin/orrery-kube.
+// hack/digests.sh sets the variable to its digest.
 func kubeDigest() { _ = os.Getenv("ORRERY_KUBE_DIGEST") }
 
-// KubeBinary returns the path of the multicall binary of the Kubernetes components: of a symbolic
-// link outside of the project. Go's cache of test results records path, size and time of a program
-// of the project that a test starts, and would not serve a checkout in another directory.
+// KubeBinary returns the path of the multicall binary of the Kubernetes components. This is the
+// path of a symbolic link outside of the project. Go's cache of a test's result records path, size
+// and time of a program in the project that the test starts. The result would not serve another
+// checkout.
 func KubeBinary() string {
 	kubeDigest()
 	return kubeLink()
 }
 
+// kubeLink creates the symbolic link to bin/orrery-kube, whose name depends on the path of the
+// project, and returns its path.
 var kubeLink = sync.OnceValue(func() string {
 	binary := filepath.Join(Root(), "bin", "orrery-kube")
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("orrery-kube-%08x", crc32.ChecksumIEEE([]byte(binary))))
@@ -348,13 +368,13 @@ var kubeLink = sync.OnceValue(func() string {
 	return link
 })
 
-// Root returns the directory of the project: the closest parent of the working directory with a
-// go.mod.
+// Root returns the directory of the project: the closest parent of the working directory, or that
+// itself, with a go.mod. It panics if there is none.
 func Root() string { return root() }
 
-// root asks the kernel for the working directory and for go.mod. Go's cache of test results records
-// the variable PWD, which os.Getwd reads, and the path of a file that os.Stat looks at: the results
-// would not serve a checkout in another directory.
+// root returns what Root returns. It asks the kernel for the working directory and for go.mod.
+// os.Getwd would read the variable PWD, and os.Stat would be recorded with its path. Go's cache of
+// test results would then not serve a checkout in another directory.
 var root = sync.OnceValue(func() string {
 	dir, err := syscall.Getwd()
 	if err != nil {

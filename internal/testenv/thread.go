@@ -6,11 +6,14 @@ import (
 )
 
 var (
+	// lasting starts lastingThread once.
 	lasting sync.Once
-	starts  = make(chan func())
+	// starts has functions that lastingThread must run.
+	starts = make(chan func())
 )
 
-// lastingThread runs functions in one thread that ends with the process.
+// lastingThread runs the functions from starts in one OS thread that ends only with the process. It
+// never returns.
 func lastingThread() {
 	runtime.LockOSThread()
 	for f := range starts {

@@ -22,16 +22,17 @@ import (
 )
 
 var (
-	// ErrGone is returned when the hub reports that the cluster has left the fleet. The agent must
-	// then remove itself.
+	// ErrGone is the error of Agent when the hub reports that the cluster has left the fleet. The
+	// agent must then remove itself.
 	ErrGone = errors.New("the cluster has left the fleet")
-	// ErrSilent is returned when there was no connection to the hub for Timing.Exit. The caller
+	// ErrSilent is the error of Agent.Run when the hub was unreachable for Timing.Exit. The caller
 	// restarts the agent, in case a part of it hangs.
 	ErrSilent = errors.New("no connection to the hub for too long")
 )
 
-// Agent keeps spare connections to a hub. The hub uses a spare to connect to a destination in the
-// agent's cluster.
+// Agent keeps spare connections to a hub: WebSockets that wait until the hub uses them. The hub
+// uses a spare to connect to a destination in the agent's cluster, such as its API server. The
+// fields must not change while Run runs.
 type Agent struct {
 	// URL of the hub's tunnel, such as wss://orrery.example.com/tunnel/v1.
 	URL string
@@ -41,19 +42,22 @@ type Agent struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// NetDial replaces the dialer of TCP connections; nil: net.Dialer.
 	NetDial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Identity returns the present certificate and key of the agent. It is called for each
-	// connection.
+	// Identity returns the present certificate and key of the agent. It is called for each connection
+	// to the hub, from several goroutines.
 	Identity func() (tls.Certificate, error)
 	// Replica identifies the agent among the agents of the cluster. Version is its version.
 	Replica, Version string
-	// Destinations are the dial functions of all destinations that the hub may request, by name.
+	// Destinations has a dial function for each destination in the cluster that the hub may request,
+	// by name (such as APIServer). The agent refuses all other names.
 	Destinations map[string]func(ctx context.Context) (net.Conn, error)
 	Timing       Timing
 
-	answered atomic.Int64 // last answer of a spare, Unix nanoseconds; 0: none
+	answered atomic.Int64 // time of Answered, Unix nanoseconds; 0: none
 }
 
-// Answered returns the time at which a spare last answered a probe or was opened; zero if none has.
+// Answered returns the time at which the hub last answered a probe or accepted a new spare
+// connection. It is zero if the hub has not answered yet. The agent's readiness check uses it. It
+// may be called at any time.
 func (a *Agent) Answered() time.Time {
 	if at := a.answered.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -61,32 +65,35 @@ func (a *Agent) Answered() time.Time {
 	return time.Time{}
 }
 
-// buffers are the write buffers of WebSockets, which borrow one for each message.
+// buffers are the write buffers of the WebSockets to the hub.
 var buffers = &sync.Pool{}
 
-// bufferSize is the size of a frame that an agent sends, and of one read in Pipe. TLS puts as much
-// into one record.
+// bufferSize is the size in bytes of the largest frame that an agent sends, and of a TLS record.
 const bufferSize = 16 << 10
 
 // errAway means that no hub answered at its address: the connection failed, or a load balancer
-// found no hub.
+// answered 502 because it found no hub.
 var errAway = errors.New("no hub is there")
 
-// mostAway bounds the failures that lengthen the pause while no hub answers. Attempts cost a hub
-// that is starting nothing, and agents should return soon after the hub.
+// mostAway is the number of failures after which the pause between attempts does not grow any more,
+// while no hub answers. So agents reconnect soon after the hub has started. Attempts before that
+// cost the hub nothing.
 const mostAway = 5
 
-// spare is a connection to the hub, from the hub's Welcome until the hub uses it or it is lost.
+// spare is an open connection to the hub that is not in use. It begins with the hub's Welcome, and
+// ends when the hub uses the connection or it is lost.
 type spare struct {
 	ws      *websocket.Conn
 	writing sync.Mutex
 	timing  Timing
 
-	// Used only by the goroutine of loop.
-	probed time.Time // time of the probe without answer yet; zero: none
-	heard  time.Time
+	// Only the goroutine of Run uses these two fields.
+	probed time.Time // time of the probe that is not answered yet; zero: none
+	heard  time.Time // time of the last answer
 }
 
+// say sends a message to the hub on the spare. It is an error if the message is not sent within
+// Timing.Silence. Several goroutines may call it.
 func (s *spare) say(w Word) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -97,11 +104,13 @@ func (s *spare) say(w Word) error {
 	return errors.Join(err, s.ws.SetWriteDeadline(time.Time{}))
 }
 
-// grace delays the replacement of a used spare while others exist, so that the dial precedes the
-// work of opening a connection.
+// grace delays the replacement of a spare that the hub has begun to use, while other spares exist.
+// So the dial of the destination comes before the work of opening a connection.
 const grace = 5 * time.Millisecond
 
-// Events of the loop.
+// Events that goroutines send to Run with loop.tell: a spare was opened, an attempt to open one
+// failed, the hub answered on a spare, a spare is no longer available. number is that of the
+// attempt.
 type (
 	opened struct {
 		number int
@@ -112,14 +121,17 @@ type (
 		err    error
 	}
 	answer   struct{ spare *spare }
-	departed struct { // used by the hub, or lost
+	departed struct { // taken: the hub uses the spare; else the spare is lost
 		spare *spare
 		taken bool
 	}
 )
 
-// Run keeps spares until ctx ends, the cluster has left the fleet (ErrGone), or the hub was
-// unreachable for too long (ErrSilent). Connections in use end with it.
+// Run keeps spare connections to the hub, and connects the hub to destinations through them. It
+// returns the error of ctx when ctx ends, and ErrGone when the cluster has left the fleet. It
+// returns ErrSilent when the hub was unreachable for Timing.Exit. It retries after all other
+// failures, and logs the first and every 20th of a series. Before it returns, it closes all
+// connections, also those in use, and waits for its goroutines.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -149,18 +161,19 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// loop is the state of a running agent. Only the goroutine of Run uses it.
+// loop is the state of a running agent. Only the goroutine of Run uses it; other goroutines only
+// call tell.
 type loop struct {
 	agent  *Agent
 	events chan any
 	start  func(func())
 
 	spares   map[*spare]bool
-	opening  map[int]attempt // being opened, by number
-	opened   int
+	opening  map[int]attempt // unfinished attempts, by number
+	opened   int             // number of the last attempt
 	failures int
 	away     bool // no hub answered the last attempt
-	// connected is true if the last log message about the connection was that it was made.
+	// connected is true if the last log message about the connection was that the agent connected.
 	connected bool
 	notUntil  time.Time   // earliest time of the next attempt
 	alive     time.Time   // time of the last message from the hub
@@ -168,13 +181,14 @@ type loop struct {
 	count     uint64
 }
 
-// attempt is a connection that is being opened.
+// attempt is a connection to the hub that is being opened. since is when that began; cancel ends
+// it.
 type attempt struct {
 	cancel context.CancelFunc
 	since  time.Time
 }
 
-// tell sends an event to the loop, unless ctx has ended.
+// tell sends an event to Run, and blocks until Run has received it or ctx has ended.
 func (l *loop) tell(ctx context.Context, e any) {
 	select {
 	case l.events <- e:
@@ -182,9 +196,10 @@ func (l *loop) tell(ctx context.Context, e any) {
 	}
 }
 
-// fill opens connections until there are enough spares. If it must pause first, the returned
-// channel fires after the pause; else it is nil. An attempt that takes longer than Timing.Silence
-// no longer counts. It may still succeed, and a new one may succeed earlier.
+// fill opens connections in the background until there are as many spares as wanted. If it must
+// pause first, it returns a channel that fires after the pause. nil means that nothing is missing,
+// or that an attempt is under way. An attempt that takes longer than Timing.Silence is not counted
+// any more, so that fill begins another one. The slow attempt may still succeed.
 func (l *loop) fill(ctx context.Context) <-chan time.Time {
 	now, hang := time.Now(), 0
 	for _, a := range l.opening {
@@ -203,8 +218,8 @@ func (l *loop) fill(ctx context.Context) <-chan time.Time {
 		missing = 1
 	}
 	if l.failures > 0 {
-		// After a failure there is one attempt at a time. Attempts do not wait for each other,
-		// since one may hang.
+		// After a failure there is one attempt at a time. The next attempt does not wait for the end of
+		// this one, since it may hang.
 		missing = 1
 		l.notUntil = now.Add(l.pause())
 	}
@@ -218,8 +233,9 @@ func (l *loop) fill(ctx context.Context) <-chan time.Time {
 	return l.fill(ctx)
 }
 
-// wanted returns the number of spares to keep: two, and the largest number that was used within one
-// second of the last minute.
+// wanted returns how many spare connections an agent should keep: minSpares plus the largest number
+// that the hub used within one second, at most MaxSpares. takes are the times at which the hub used
+// a spare in the last minute, in order.
 func wanted(takes []time.Time) int {
 	peak := 0
 	for i := range takes {
@@ -232,7 +248,8 @@ func wanted(takes []time.Time) int {
 	return min(minSpares+peak, MaxSpares)
 }
 
-// take applies an event to the state. It returns ErrGone when the cluster has left the fleet.
+// take applies an event of a connection to the state of the agent. The error is ErrGone if the
+// cluster has left the fleet. Other failures only delay the next attempt, and the result is nil.
 func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 	log := logr.FromContextOrDiscard(ctx)
 	switch e := e.(type) {
@@ -277,17 +294,20 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 	return nil
 }
 
-// settled removes a finished attempt.
+// settled removes the attempt with this number, which has ended, and releases its context.
 func (l *loop) settled(number int) {
 	l.opening[number].cancel()
 	delete(l.opening, number)
 }
 
+// heard records that the hub answered at now.
 func (l *loop) heard(now time.Time) {
 	l.alive = now
 	l.agent.answered.Store(now.UnixNano())
 }
 
+// pause returns the delay before the next attempt, after l.failures failures in a row. While no hub
+// answers, it does not grow after mostAway failures.
 func (l *loop) pause() time.Duration {
 	if l.away {
 		return pause(l.agent.Timing, min(l.failures, mostAway))
@@ -295,8 +315,9 @@ func (l *loop) pause() time.Duration {
 	return pause(l.agent.Timing, l.failures)
 }
 
-// pause returns the delay after a number of failures. It doubles with each failure and has a random
-// part: agents that lost their hub at the same moment do not return at the same moment.
+// pause returns the delay after a number of failures in a row, which is at least 1. The delay
+// doubles with each failure from FirstRetry up to LastRetry. Part of it is random, so that agents
+// that lost their hub at the same moment do not return at the same moment.
 func pause(t Timing, failures int) time.Duration {
 	most := t.LastRetry
 	if failures < 16 {
@@ -305,9 +326,10 @@ func pause(t Timing, failures int) time.Duration {
 	return most/4 + rand.N(most-most/4+1) //nolint:gosec // no secret
 }
 
-// probe probes the spare that answered longest ago. It drops spares that did not answer in time,
-// and all spares if none answered. It also drops a spare that is no longer needed. It returns
-// ErrSilent when no spare answered for Timing.Exit.
+// probe sends a probe on the spare whose last answer is the oldest. Run calls it every
+// Timing.Probe. It drops spares on which a probe was not answered in time, and all spares if the
+// hub answered on none. If there are more spares than wanted, it drops one instead of the probe. It
+// returns ErrSilent if no spare was answered for Timing.Exit.
 func (l *loop) probe(ctx context.Context, now time.Time) error {
 	t := l.agent.Timing
 	l.takes = slices.DeleteFunc(l.takes, func(at time.Time) bool { return now.Sub(at) > time.Minute })
@@ -332,24 +354,25 @@ func (l *loop) probe(ctx context.Context, now time.Time) error {
 		}
 	}
 	if len(l.spares) > wanted(l.takes) && next != nil {
-		l.drop(next) // one at a time: the hub may be using one
+		l.drop(next) // only one, because the hub may have begun to use it
 		return nil
 	}
 	if next != nil {
 		l.count++
 		number := l.count
 		next.probed = now
-		l.start(func() { _ = next.say(Word{Probe: number}) }) // a write that fails is no answer
+		l.start(func() { _ = next.say(Word{Probe: number}) }) // a failed write gets no answer
 	}
 	return nil
 }
 
+// drop closes a spare connection and removes it from l.spares.
 func (l *loop) drop(s *spare) {
 	delete(l.spares, s)
-	_ = s.ws.Close() // its goroutine ends with it
+	_ = s.ws.Close() // the goroutine of the spare ends with the connection
 }
 
-// dropAll closes all spares and cancels the attempts, which may hang as well.
+// dropAll closes all spares, and cancels the attempts to open more, which may hang as well.
 func (l *loop) dropAll() {
 	for _, a := range l.opening {
 		a.cancel()
@@ -359,7 +382,9 @@ func (l *loop) dropAll() {
 	}
 }
 
-// open opens a spare and serves it until it ends. ctx bounds the spare, opening the attempt.
+// open opens a spare connection and serves it until the connection ends. It sends l an event for
+// each change. The end of ctx closes the connection. The end of opening only ends the attempt to
+// open it. number is that of the attempt. fill starts open as a goroutine.
 func (a *Agent) open(ctx, opening context.Context, l *loop, number int) {
 	ws, err := a.connect(opening)
 	if err != nil {
@@ -391,7 +416,9 @@ func (a *Agent) open(ctx, opening context.Context, l *loop, number int) {
 	}
 }
 
-// connect opens a connection to the hub and authenticates the agent.
+// connect opens a connection to the hub at a.URL and authenticates the agent, within
+// Timing.Handshake. The error is ErrGone when the cluster has left the fleet, and wraps
+// errAway if no hub answered.
 func (a *Agent) connect(ctx context.Context) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Handshake)
 	defer cancel()
@@ -402,6 +429,9 @@ func (a *Agent) connect(ctx context.Context) (*websocket.Conn, error) {
 	return ws, err
 }
 
+// shake opens a connection to a URL of the hub and authenticates the agent. The end of ctx ends
+// shake, but not the open connection. The error is ErrGone if the cluster has left the fleet, and
+// wraps errAway if no hub answered.
 func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	dial := a.NetDial
 	if dial == nil {
@@ -445,9 +475,10 @@ func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	return ws, nil
 }
 
-// Report sends a report to the hub, on a new connection to a URL with ReportPath, and returns the
-// answer. The error is ErrGone when the cluster has left the fleet. ctx bounds the whole call: the
-// hub tries the credentials before it answers.
+// Report sends the agent's report, with new credentials for its cluster, to the hub. It returns the
+// hub's answer. to is the URL of ReportPath, to which it opens a new connection. A Receipt with
+// Refused is no error. The error is ErrGone if the cluster has left the fleet. ctx limits the whole
+// call, in which the hub tries the reported credentials. Report does not require that Run runs.
 func (a *Agent) Report(ctx context.Context, to string, r Report) (Receipt, error) {
 	ws, err := a.shake(ctx, to)
 	if err != nil {
@@ -472,6 +503,9 @@ func (a *Agent) Report(ctx context.Context, to string, r Report) (Receipt, error
 	return receipt, nil
 }
 
+// introduce authenticates the agent on a new connection: it answers the hub's challenge with the
+// certificate and a signature, and reads the hub's decision. The error is ErrGone when the cluster
+// has left the fleet, or has the hub's reason for a refusal.
 func (a *Agent) introduce(ws *websocket.Conn) error {
 	ws.SetReadLimit(MaxHello)
 	var c Challenge
@@ -505,7 +539,9 @@ func (a *Agent) introduce(ws *websocket.Conn) error {
 	return nil
 }
 
-// serve dials the destination that the hub requests, and copies until either side ends.
+// serve connects a spare to the destination that the hub requests, and copies bytes until either
+// side ends. If it cannot dial the destination, it sends the hub the reason. It closes the
+// connection to the destination; the caller closes the spare.
 func (a *Agent) serve(ctx context.Context, s *spare, destination string) {
 	dial, ok := a.Destinations[destination]
 	if !ok {
@@ -516,7 +552,7 @@ func (a *Agent) serve(ctx context.Context, s *spare, destination string) {
 	defer cancel()
 	conn, err := dial(dctx)
 	if err != nil {
-		_ = s.say(Word{Refused: err.Error()}) // it is closed anyway
+		_ = s.say(Word{Refused: err.Error()}) // the connection is closed anyway
 		return
 	}
 	defer conn.Close() //nolint:errcheck // the pipe has ended
@@ -528,7 +564,8 @@ func (a *Agent) serve(ctx context.Context, s *spare, destination string) {
 	Pipe(NewStream(s.ws, a.Timing, nil), conn)
 }
 
-// Pipe copies in both directions until one side ends, and closes both.
+// Pipe copies bytes between two connections in both directions until one of them ends. It then
+// closes both, and returns when both copies have ended. Errors are not reported.
 func Pipe(a, b net.Conn) {
 	var both sync.WaitGroup
 	half := func(to, from net.Conn) {
@@ -543,22 +580,24 @@ func Pipe(a, b net.Conn) {
 	both.Wait()
 }
 
+// copies are the buffers of Pipe. A buffer with the header of its frame fits into bufferSize.
 var copies = sync.Pool{New: func() any { return new(make([]byte, bufferSize-64)) }}
 
-// turn is the number of bytes that a connection copies before it yields the CPU.
-const turn = 64 << 10
+// yieldAfter is the number of bytes that a direction of Pipe copies before it yields the CPU.
+const yieldAfter = 64 << 10
 
-// yielding reads, and regularly yields the core to other threads. A kernel without preemption,
-// common on servers, would run a thread with endless data until the next tick, after 4 ms. Small
-// messages on other connections would wait for as long.
+// yielding is a reader that yields the CPU to other threads after every yieldAfter bytes. A kernel
+// without preemption, common on servers, would run a thread with endless data until the next tick,
+// after 4 ms. Small messages on other connections would wait for as long.
 type yielding struct {
 	from io.Reader
 	read int
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It yields the CPU first if yieldAfter bytes were read since the last
+// time.
 func (y *yielding) Read(p []byte) (int, error) {
-	if y.read >= turn {
+	if y.read >= yieldAfter {
 		y.read = 0
 		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // it never fails
 	}

@@ -11,19 +11,20 @@ import (
 
 // Endpoints of the hub for agents, beside the tunnel itself, on the same listener.
 const (
-	// RedeemPath accepts a Redemption by POST and answers with a Receipt. The status is 200 if the
-	// redemption was accepted.
+	// RedeemPath is the path to which an agent without a certificate posts a Redemption, and gets a
+	// Receipt. The status is 200 if the redemption was accepted.
 	RedeemPath = "/agent/v1/redeem"
-	// ReportPath accepts a WebSocket of an agent that has a certificate. After the same
-	// introduction as on the tunnel, the agent sends one Report and gets one Receipt. Both are JSON
-	// objects in text messages.
+	// ReportPath is the path of a WebSocket for an agent that has a certificate. The agent
+	// authenticates as on the tunnel, sends one Report and gets one Receipt. Both are JSON objects in
+	// text messages.
 	ReportPath = "/agent/v1/report"
-	// MaxReport bounds a Redemption, a Report and a Receipt, in bytes.
+	// MaxReport is the maximum size of a Redemption, a Report and a Receipt, in bytes.
 	MaxReport = 256 << 10
 )
 
-// Credentials let the hub reach the API server of the agent's cluster, with a token of the service
-// account HubAccount.
+// Credentials let the hub reach the API server of the agent's cluster: the address of the API
+// server, its certificate authorities, and a token of the hub's ServiceAccount there. The agent
+// sends them to the hub.
 type Credentials struct {
 	// Endpoint is the URL of the API server inside the cluster, such as
 	// https://kubernetes.default.svc. TLSServerName is the name in its certificate, if that is not
@@ -37,7 +38,8 @@ type Credentials struct {
 	Expires time.Time `json:"expires"`
 }
 
-// Redemption exchanges the token of a join for a certificate.
+// Redemption is the request of an agent that exchanges the token of a join for the agent's first
+// certificate. It also has the first credentials of the hub for the agent's cluster.
 type Redemption struct {
 	// Cluster that the token is for.
 	Cluster string `json:"cluster"`
@@ -48,15 +50,16 @@ type Redemption struct {
 	Sealed []byte `json:"sealed"`
 }
 
-// Proof is the secret part of a Redemption. A proxy that ends TLS in front of the hub cannot read
-// it.
+// Proof is the secret part of a Redemption: the token of the join, and the credentials of the hub.
+// It is encrypted for the hub, so a proxy that ends TLS in front of the hub cannot read it.
 type Proof struct {
 	// Token of the join.
 	Token       string      `json:"token"`
 	Credentials Credentials `json:"credentials"`
 }
 
-// Report renews the agent's certificate and the hub's credentials.
+// Report is the request of an agent with a certificate. It has new credentials of the hub for the
+// agent's cluster, and may request a new certificate.
 type Report struct {
 	// Request is a certificate request as in a Redemption, with the key of the present certificate;
 	// empty: none is needed.
@@ -65,7 +68,8 @@ type Report struct {
 	Sealed []byte `json:"sealed"`
 }
 
-// Receipt is the hub's answer to a Redemption or a Report.
+// Receipt is the hub's answer to a Redemption or a Report: a new certificate of the agent, and the
+// reason if the hub refused something.
 type Receipt struct {
 	// Certificate that was requested, in DER. It is valid even if Refused rejects the credentials
 	// of a Report.
@@ -90,14 +94,15 @@ const (
 	JoinReplace = "replace" // true: the agents create a new key for the token; else they keep theirs
 )
 
-// suite returns the algorithms of RFC 9180 that seal secrets: X25519, HKDF-SHA256, AES-256-GCM.
+// suite returns the algorithms of HPKE (RFC 9180) with which Seal encrypts and Open decrypts:
+// X25519, HKDF-SHA256, AES-256-GCM.
 func suite() (hpke.KEM, hpke.KDF, hpke.AEAD) {
 	return hpke.DHKEM(ecdh.X25519()), hpke.HKDFSHA256(), hpke.AES256GCM()
 }
 
-// Seal encrypts a value, as JSON, for the hub (HPKE, RFC 9180). key is the public key in the
-// agent's manifest. The name of the cluster is authenticated: another cluster cannot send the value
-// as its own.
+// Seal encrypts value, as JSON, so that only the hub can read it (HPKE, RFC 9180). key is the hub's
+// public key, from the agent's manifest. cluster is the name of the cluster; Open requires the same
+// name, so another cluster cannot send the result as its own. Each call returns other bytes.
 func Seal(key []byte, cluster string, value any) ([]byte, error) {
 	kem, kdf, aead := suite()
 	public, err := kem.NewPublicKey(key)
@@ -115,8 +120,10 @@ func Seal(key []byte, cluster string, value any) ([]byte, error) {
 	return sealed, nil
 }
 
-// Open decrypts what Seal encrypted for a key and cluster, and decodes it into into. Errors do not
-// quote the content.
+// Open decrypts what Seal encrypted for the public key of key and for this cluster. It stores the
+// value in the variable to which into points. An error means that sealed is for another key or
+// cluster, or is not the JSON of into. Errors are for the agent's log, and do not quote the
+// content.
 func Open(key hpke.PrivateKey, cluster string, sealed []byte, into any) error {
 	_, kdf, aead := suite()
 	text, err := hpke.Open(key, kdf, aead, []byte(cluster), sealed)
@@ -129,13 +136,14 @@ func Open(key hpke.PrivateKey, cluster string, sealed []byte, into any) error {
 	return nil
 }
 
-// NewSealingKey creates a key for Open. Seal takes its public key.
+// NewSealingKey creates a private key with which the hub decrypts (Open). Agents encrypt with the
+// bytes of its public key (Seal).
 func NewSealingKey() (hpke.PrivateKey, error) {
 	kem, _, _ := suite()
 	return kem.GenerateKey()
 }
 
-// ReadSealingKey parses the bytes of a private key.
+// ReadSealingKey parses the stored bytes of a private key that NewSealingKey created.
 func ReadSealingKey(key []byte) (hpke.PrivateKey, error) {
 	kem, _, _ := suite()
 	return kem.NewPrivateKey(key)

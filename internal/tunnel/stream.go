@@ -13,37 +13,41 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// errSilent ends a stream whose other side sends nothing any more.
+// errSilent is the error of stream.Read if the other side has sent nothing for Timing.Dead, so that
+// the stream was closed.
 var errSilent = errors.New("tunnel: nothing is heard from the other side")
 
-// stream is a net.Conn over the binary messages of a WebSocket. After a deadline has passed, it is
-// unusable.
+// stream is a net.Conn that sends and receives the binary messages of a WebSocket. After a deadline
+// has passed, it is unusable. As with other connections, one goroutine may read while others write
+// and close.
 //
-// Each side sends an unsolicited pong (RFC 6455, 5.5.3) when it has written nothing for a while. A
-// side judges the other only while it waits in Read: slow reading delays the other's heartbeats,
-// too. Pings would need an answer. A side could not see a ping behind bytes that it is not ready to
-// read.
+// Each side sends a heartbeat, an unsolicited pong (RFC 6455, 5.5.3), when it has written nothing
+// for a while. A side checks the heartbeats of the other only while it waits in Read, because slow
+// reading delays them. Pings are not used: they need an answer, and a side cannot see a ping behind
+// bytes that it is not ready to read.
 type stream struct {
 	*websocket.Conn
 
 	timing  Timing
 	heard   atomic.Int64 // time of the last frame, Unix nanoseconds
 	waiting atomic.Bool  // a Read waits
-	wrote   atomic.Int64
-	beating atomic.Bool
-	silent  atomic.Bool // closed because the other side was silent
-	over    atomic.Bool // closed
+	wrote   atomic.Int64 // time of the last Write, Unix nanoseconds
+	beating atomic.Bool  // a heartbeat is being sent
+	silent  atomic.Bool  // closed because the other side was silent
+	over    atomic.Bool  // closed
 
 	writing sync.Mutex
-	rest    io.Reader // of the current message
+	rest    io.Reader // unread part of the current message; nil: none
 
 	once   sync.Once
 	tick   *time.Timer
 	closed func()
 }
 
-// NewStream returns a connection over a WebSocket after both sides agreed that bytes follow. closed
-// is called once, when the connection ends; it may be nil.
+// NewStream returns a connection that carries bytes over a WebSocket, once both sides have agreed
+// that bytes follow. The caller must close the connection, which closes the WebSocket, and must no
+// longer use the WebSocket itself. closed is called once, when the caller closes the connection or
+// the other side is silent. closed may be nil.
 func NewStream(ws *websocket.Conn, timing Timing, closed func()) net.Conn {
 	s := &stream{Conn: ws, timing: timing, closed: closed}
 	ws.SetReadLimit(0)
@@ -58,7 +62,8 @@ func NewStream(ws *websocket.Conn, timing Timing, closed func()) net.Conn {
 	return s
 }
 
-// beat sends a heartbeat if nothing was written, and closes the stream if the other side is silent.
+// beat sends a heartbeat if nothing was written for a while. If a Read waits and the other side was
+// silent for Timing.Dead, it closes the stream. A timer calls it every Timing.Heartbeat.
 func (s *stream) beat() {
 	now := time.Now()
 	if s.waiting.Load() && now.Sub(time.Unix(0, s.heard.Load())) > s.timing.Dead {
@@ -79,7 +84,8 @@ func (s *stream) beat() {
 	}
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. It returns io.EOF after the other side has closed the stream,
+// io.ErrUnexpectedEOF if the connection broke, and errSilent if the other side was silent.
 func (s *stream) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -110,7 +116,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 }
 
-// ended maps an error of the WebSocket to the error of the connection; nil for nil.
+// ended converts an error of the WebSocket to the error that Read returns: io.EOF,
+// io.ErrUnexpectedEOF, errSilent or the error itself. It is nil for nil.
 func (s *stream) ended(err error) error {
 	switch {
 	case err == nil:
@@ -125,7 +132,7 @@ func (s *stream) ended(err error) error {
 	return fmt.Errorf("tunnel: %w", err)
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. It sends p as one message.
 func (s *stream) Write(p []byte) (int, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -136,7 +143,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. The second and later calls do nothing and return nil.
 func (s *stream) Close() error {
 	var err error
 	s.once.Do(func() {

@@ -26,30 +26,35 @@ import (
 )
 
 const (
-	// Path is where the hub accepts agents.
+	// Path is the path of the hub at which agents open the WebSockets of the tunnel.
 	Path = "/tunnel/v1"
-	// Protocol is the WebSocket subprotocol.
+	// Protocol is the WebSocket subprotocol of the tunnel.
 	Protocol = "v1.tunnel.orrery.dev"
-	// APIServer is the destination that every agent has: the API server of its cluster.
+	// APIServer is the name of the destination that every agent can connect to: the API server of its
+	// cluster.
 	APIServer = "apiserver"
 
-	// MaxHello is the maximum size of a message of the introduction, in bytes.
+	// MaxHello is the maximum size of a Challenge, Hello or Welcome, in bytes.
 	MaxHello = 64 << 10
 	// MaxWord is the maximum size of a Word, in bytes.
 	MaxWord = 4 << 10
-	// MaxSpares is the maximum number of spares of one agent, on both sides.
+	// MaxSpares is the maximum number of spare connections (open and not in use) of one agent. The
+	// agent does not open more, and the hub closes the oldest.
 	MaxSpares = 16
-	// minSpares are always kept, so that one is ready while another is opened.
+	// minSpares is how many spare connections (open and not in use) an agent always keeps, so that one
+	// is ready while another is opened.
 	minSpares = 2
 )
 
-// Challenge is the first message, from the hub.
+// Challenge is the first message on a new connection of an agent. The hub sends it, with random
+// bytes that the agent must sign.
 type Challenge struct {
 	// Nonce has 32 random bytes, which the agent signs.
 	Nonce []byte `json:"nonce"`
 }
 
-// Hello is the agent's answer to the challenge.
+// Hello is the agent's answer to a Challenge: its certificate, a signature, and the agent's name
+// and version.
 type Hello struct {
 	// Certificate of the agent, in DER.
 	Certificate []byte `json:"certificate"`
@@ -60,7 +65,7 @@ type Hello struct {
 	Version string `json:"version"`
 }
 
-// Welcome accepts or refuses the agent.
+// Welcome is the hub's answer to a Hello. It accepts the agent, or says why the agent is refused.
 type Welcome struct {
 	// Refused says why the agent is refused; "" if it is accepted. The agent may try again.
 	Refused string `json:"refused,omitempty"`
@@ -68,41 +73,45 @@ type Welcome struct {
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Word is a message on a spare. Exactly one field is set.
+// Word is a message between hub and agent on a spare, which is an open connection that the hub can
+// use. Exactly one field is set.
 type Word struct {
-	// Probe is a number that the hub returns.
+	// Probe is a number that the agent sends and the hub returns.
 	Probe uint64 `json:"probe,omitempty"`
-	// Dial is the destination to connect to.
+	// Dial is the name of the destination to which the hub wants to connect.
 	Dial string `json:"dial,omitempty"`
-	// OK is true if the destination is connected. Bytes follow.
+	// OK is true in the agent's answer if the destination is connected. Bytes follow.
 	OK bool `json:"ok,omitempty"`
-	// Refused says why the destination is not connected. Nothing follows.
+	// Refused is the agent's reason why the destination is not connected. Nothing follows.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Timing has the intervals of the protocol. The zero value is not usable; see DefaultTiming.
+// Timing has the intervals and time limits of the tunnel, for the hub and the agent. The zero value
+// is not usable; see DefaultTiming.
 type Timing struct {
-	// Probe is the interval between an agent's probes. Silence is how long an answer may take
-	// before spares are replaced.
+	// Probe is the interval between an agent's probes. Silence is how long an answer, or a
+	// write, may take before spares are replaced.
 	Probe, Silence time.Duration
 	// Hedge is how long a dial waits for the answer on one spare before it tries another one as
 	// well.
 	Hedge time.Duration
-	// Patience is how long a dial waits for a spare if there is none.
+	// Patience is how long a dial may take on the hub's side, including the wait for a spare
+	// if there is none.
 	Patience time.Duration
-	// Handshake bounds the time until a connection is a spare, and Dial the time in which an agent
-	// dials.
+	// Handshake bounds the time until a new connection is a spare. Dial bounds the time in which
+	// an agent connects to a destination.
 	Handshake, Dial time.Duration
 	// Heartbeat is how often a side that writes nothing sends a heartbeat on a stream. Dead is how
 	// long a side that reads waits for a message before it closes the stream.
 	Heartbeat, Dead time.Duration
-	// FirstRetry and LastRetry bound the pause of an agent after a failure. Exit is how long an
-	// agent runs without any connection.
+	// FirstRetry and LastRetry bound the pause of an agent after a failure. An agent that had no
+	// answer from the hub for Exit ends with ErrSilent.
 	FirstRetry, LastRetry, Exit time.Duration
 }
 
-// DefaultTiming returns the intervals with which the protocol was measured. Most load balancers
-// drop connections that are idle for 60 s, and each spare is probed within 32 s.
+// DefaultTiming returns the intervals and time limits of hubs and agents, except in tests. Each
+// spare connection is probed within 32 s, since most load balancers drop connections that are idle
+// for 60 s.
 func DefaultTiming() Timing {
 	return Timing{
 		Probe: 2 * time.Second, Silence: 4 * time.Second, Hedge: 500 * time.Millisecond, Patience: 5 * time.Second,
@@ -111,14 +120,16 @@ func DefaultTiming() Timing {
 	}
 }
 
-// proof returns the hash that is signed. Its prefix makes the signature useless for other purposes.
+// proof returns the hash that the agent signs to answer a Challenge: SHA-256 of a fixed prefix and
+// the nonce. The prefix makes the signature useless for other purposes.
 func proof(nonce []byte) []byte {
 	sum := sha256.Sum256(append([]byte("orrery tunnel v1: agent\x00"), nonce...))
 	return sum[:]
 }
 
-// Prove signs the nonce of a challenge with the key of the agent's certificate: ECDSA on P-256 over
-// SHA-256. Other types of keys are an error.
+// Prove signs the nonce of a Challenge with the private key of the agent's certificate: ECDSA over
+// SHA-256, in ASN.1. Other types of keys are an error. Proven accepts the signature only if the key
+// is on P-256.
 func Prove(key crypto.Signer, nonce []byte) ([]byte, error) {
 	if _, ok := key.Public().(*ecdsa.PublicKey); !ok {
 		return nil, fmt.Errorf("the agent's key is a %T, want one of ECDSA", key.Public())
@@ -130,8 +141,9 @@ func Prove(key crypto.Signer, nonce []byte) ([]byte, error) {
 	return signature, nil
 }
 
-// Proven returns an error unless the nonce was signed with the key of the certificate. It does not
-// verify the certificate.
+// Proven returns nil if signature is that of Prove for this nonce, with the private key of the
+// certificate. That key must be ECDSA on P-256. Proven verifies neither who issued the certificate
+// nor whether it has expired.
 func Proven(certificate *x509.Certificate, nonce, signature []byte) error {
 	key, ok := certificate.PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {

@@ -22,13 +22,16 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// FieldManager owns the fields that the controller sets.
+// FieldManager is the field manager of the fields that the controller sets, "orrery-website". It is
+// also the value of the label app.kubernetes.io/managed-by.
 const FieldManager = "orrery-website"
 
-// byDeployment indexes Websites by the name of their Deployment and Service.
+// byDeployment is the name of the index of Websites by spec.deploymentName, which is the name of
+// their Deployment and Service.
 const byDeployment = "spec.deploymentName"
 
-// Add adds the controller of Websites to the manager.
+// Add adds the controller of Websites, and its index in the cache, to a manager of the hub. The
+// manager must not have started.
 func Add(mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &appsv1alpha1.Website{}, byDeployment,
 		func(o client.Object) []string {
@@ -41,9 +44,9 @@ func Add(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("index Websites: %w", err)
 	}
-	// Objects are mapped by name and not by owner: the Website does not own an object that has
-	// its name already, and must see the deletion of that object. Only the metadata of the
-	// hub's Deployments and Services is cached, because most of them have nothing to do with
+	// Deployments and Services are mapped to Websites by name and not by owner. A Website does not own
+	// an object that had its name before, and must see the deletion of that object. Only the metadata
+	// of the hub's Deployments and Services is cached, because most of them have nothing to do with
 	// Websites.
 	named := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return namedAfter(ctx, mgr.GetClient(), o)
@@ -60,7 +63,9 @@ func Add(mgr ctrl.Manager) error {
 	return nil
 }
 
-// namedAfter returns the Websites whose Deployment and Service have the object's name.
+// namedAfter returns a request for each Website in the namespace of o, a Deployment or Service,
+// whose spec.deploymentName is the name of o. If the Websites cannot be listed, it logs the error
+// and returns nil.
 func namedAfter(ctx context.Context, c client.Reader, o client.Object) []reconcile.Request {
 	var sites appsv1alpha1.WebsiteList
 	err := c.List(ctx, &sites, client.InNamespace(o.GetNamespace()), client.MatchingFields{byDeployment: o.GetName()})
@@ -77,6 +82,8 @@ func namedAfter(ctx context.Context, c client.Reader, o client.Object) []reconci
 	return requests
 }
 
+// newLoop returns the reconciler of Websites. It writes with c. live reads Deployments and Services
+// from the API server and not from the cache.
 func newLoop(c client.Client, live client.Reader) *reconciler.Loop[*appsv1alpha1.Website] {
 	s := &steps{client: c, live: live}
 	return &reconciler.Loop[*appsv1alpha1.Website]{

@@ -15,7 +15,9 @@ import (
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
 )
 
-// SiteLabel has the name of the Website as value. Policies can select its objects with it.
+// SiteLabel is a label of the Deployment, Service and pods of a Website, by which policies can
+// select them: "apps.orrery.dev/website". Its value is the name of the Website, cut to 63
+// characters.
 const SiteLabel = "apps.orrery.dev/website"
 
 // The site's files are in a volume that git-sync writes and nginx reads. git-sync keeps a link
@@ -29,7 +31,8 @@ const (
 	servePath   = "/usr/share/nginx"
 )
 
-// deployment returns the Deployment of a Website.
+// deployment returns the Deployment that a Website should have on the hub. Its pods have two
+// containers: nginx, and git-sync, which fetches the files.
 func deployment(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	replicas := int64(1)
 	if w.Spec.Replicas != nil {
@@ -62,18 +65,19 @@ func deployment(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	return o
 }
 
-// Default images, which are also in the schema of Websites.
+// The images that a Website uses by default. The schema of Websites has the same values.
 const (
 	defaultNginx   = "docker.io/nginxinc/nginx-unprivileged:1.29-alpine"
 	defaultGitSync = "registry.k8s.io/git-sync/git-sync:v4.5.0"
 )
 
-// The users for which the images are built.
+// The user IDs as which the images run.
 const (
 	nginxUser   = 101
 	gitSyncUser = 65533
 )
 
+// nginx returns the container that serves the files, in the form of JSON.
 func nginx(w *appsv1alpha1.Website) map[string]any {
 	return map[string]any{
 		"name":            "nginx",
@@ -89,6 +93,8 @@ func nginx(w *appsv1alpha1.Website) map[string]any {
 	}
 }
 
+// gitSync returns the container that fetches the git repository and its changes, in the form of
+// JSON.
 func gitSync(w *appsv1alpha1.Website) map[string]any {
 	period := 30 * time.Second
 	if w.Spec.Period != nil {
@@ -108,7 +114,7 @@ func gitSync(w *appsv1alpha1.Website) map[string]any {
 		"image": cmp.Or(w.Spec.Images.GitSync, defaultGitSync),
 		"args":  args,
 		"ports": []any{map[string]any{"name": "git-sync", "containerPort": int64(8081)}},
-		// Ready after the first sync. The files do not matter: a site may have no index.
+		// The container is ready after the first sync. The files do not matter: a site may have no index.
 		"readinessProbe":  map[string]any{"httpGet": map[string]any{"path": "/", "port": "git-sync"}},
 		"resources":       requests("10m", "32Mi"),
 		"securityContext": restricted(gitSyncUser),
@@ -119,7 +125,8 @@ func gitSync(w *appsv1alpha1.Website) map[string]any {
 	}
 }
 
-// restricted returns a security context that the restricted Pod Security Standard allows.
+// restricted returns a security context that the restricted Pod Security Standard allows, for a
+// container that runs as the user ID.
 func restricted(user int64) map[string]any {
 	return map[string]any{
 		"runAsUser":                user,
@@ -129,11 +136,12 @@ func restricted(user int64) map[string]any {
 	}
 }
 
+// requests returns the resource requests of a container.
 func requests(cpu, memory string) map[string]any {
 	return map[string]any{"requests": map[string]any{"cpu": cpu, "memory": memory}}
 }
 
-// service returns the Service of a Website.
+// service returns the Service that a Website should have on the hub. It has the type NodePort.
 func service(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	o := object(w)
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
@@ -147,7 +155,8 @@ func service(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	return o
 }
 
-// object returns an object with the metadata that all objects of a Website have.
+// object returns an object with the metadata of a Website's Deployment and Service: namespace,
+// name, labels, and the Website as the owner. The caller sets the kind and the spec.
 func object(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	o.SetNamespace(w.Namespace)
@@ -159,8 +168,8 @@ func object(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	return o
 }
 
-// selector returns the labels that select the pods. They have the name of the Deployment, which
-// is short enough for a label and immutable.
+// selector returns the labels by which the Deployment and the Service select the pods of a Website.
+// They contain spec.deploymentName, which is immutable and short enough for a label.
 func selector(w *appsv1alpha1.Website) map[string]string {
 	return map[string]string{
 		"app.kubernetes.io/name":     "website",
@@ -168,6 +177,8 @@ func selector(w *appsv1alpha1.Website) map[string]string {
 	}
 }
 
+// labels returns the labels of the Deployment, Service and pods of a Website: SiteLabel,
+// app.kubernetes.io/managed-by, and the labels of selector.
 func labels(w *appsv1alpha1.Website) map[string]string {
 	all := map[string]string{
 		"app.kubernetes.io/managed-by": FieldManager,
@@ -177,7 +188,8 @@ func labels(w *appsv1alpha1.Website) map[string]string {
 	return all
 }
 
-// labelValue shortens a name to the maximum length of a label's value.
+// labelValue returns a name as the value of a label: cut to 63 characters, without - and . at the
+// cut end.
 func labelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name
@@ -185,6 +197,7 @@ func labelValue(name string) string {
 	return strings.TrimRight(name[:validation.LabelValueMaxLength], "-.")
 }
 
+// asAny converts the map to the form of JSON that unstructured objects require.
 func asAny(m map[string]string) map[string]any {
 	all := make(map[string]any, len(m))
 	for key, value := range m {

@@ -14,29 +14,36 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// steps has the steps of a Website, one for each condition.
+// steps has the steps that the reconciler runs for a Website: deploy, expose and available, one for
+// each condition. A step returns nil when its condition is met.
 type steps struct {
 	client client.Client
 	// live reads without the cache, which would otherwise hold every Deployment of the hub.
 	live client.Reader
 }
 
+// deploy is the step that creates or updates the Deployment of a Website on the hub. The errors are
+// those of ensure.
 func (s *steps) deploy(ctx context.Context, w *appsv1alpha1.Website) error {
 	return s.ensure(ctx, w, deployment(w))
 }
 
+// expose is the step that creates or updates the Service of a Website on the hub. The errors are
+// those of ensure.
 func (s *steps) expose(ctx context.Context, w *appsv1alpha1.Website) error {
 	return s.ensure(ctx, w, service(w))
 }
 
-// available reports whether the Deployment is available, in all its clusters together.
+// available is the step that waits until the Deployment of a Website is available, counted over all
+// its clusters. Until then it returns a result of reconciler.Waiting. It sets
+// w.Status.AvailableReplicas.
 func (s *steps) available(ctx context.Context, w *appsv1alpha1.Website) error {
 	var d appsv1.Deployment
 	if err := s.live.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: w.Spec.DeploymentName}, &d); err != nil {
 		return fmt.Errorf("get Deployment %s: %w", w.Spec.DeploymentName, err)
 	}
 	w.Status.AvailableReplicas = d.Status.AvailableReplicas
-	// If each cluster runs all replicas, there are more than spec.replicas of the Deployment.
+	// A policy may let each cluster run all replicas. Then the status counts more than spec.replicas.
 	status := d.Status
 	if status.ObservedGeneration < d.Generation || status.UpdatedReplicas < *d.Spec.Replicas ||
 		status.Replicas != status.UpdatedReplicas || status.AvailableReplicas != status.UpdatedReplicas {
@@ -46,10 +53,11 @@ func (s *steps) available(ctx context.Context, w *appsv1alpha1.Website) error {
 	return nil
 }
 
-// ensure creates or updates an object of the Website, and writes nothing if the object is as
-// wanted. It never changes an object of that name that the Website does not own. A missing
-// object is created, which fails if another one exists by then. An update has the UID of the
-// object that was read.
+// ensure creates want, an object of the Website w, or updates the existing one if it lacks fields
+// of want. If the existing object does not belong to w, it is not changed, and the error is a
+// result of reconciler.Waiting with the reason NameTaken. An object that another client creates
+// meanwhile is an error. An object that another client replaces meanwhile is not changed: the
+// update names the UID of the object that was read.
 func (s *steps) ensure(ctx context.Context, w *appsv1alpha1.Website, want *unstructured.Unstructured) error {
 	kind, name := want.GetKind(), want.GetName()
 	live := &unstructured.Unstructured{}
@@ -79,8 +87,9 @@ func (s *steps) ensure(ctx context.Context, w *appsv1alpha1.Website, want *unstr
 	return nil
 }
 
-// covers reports whether an object has all wanted fields. Fields that others or the defaults of
-// the API server add are ignored. Lists of plain values must be equal.
+// covers reports whether the object live has all fields of want, with the same values. Further
+// fields in live are ignored: other clients or the API server's defaults set them. Objects in lists
+// are compared by name; lists of plain values must be equal.
 func covers(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -101,7 +110,8 @@ func covers(live, want any) bool {
 	return live == want
 }
 
-// coversList compares lists. It finds objects in them by name: all wanted objects have one.
+// coversList reports whether the list live has all elements of want, as covers compares them. It
+// finds an object of want in live by its field name, which all wanted objects have.
 func coversList(live, want []any) bool {
 	named := map[any]any{}
 	for _, element := range live {

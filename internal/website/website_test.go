@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
-// hub returns a client of the API server with Orrery's kinds.
+// hub returns a client of the API server with Orrery's kinds, and a namespace.
 func hub(t *testing.T) (client.Client, string) {
 	t.Helper()
 	cfg := testenv.Config(0)
@@ -167,7 +167,7 @@ func TestSite(t *testing.T) {
 			t.Errorf("container %s may too much: %v", container.Name, security)
 		}
 	}
-	// The link that git-sync makes in the shared volume is where nginx looks.
+	// nginx serves the link that git-sync makes in the shared volume.
 	if got := nginx.VolumeMounts[0]; got.Name != gitSync.VolumeMounts[0].Name || !got.ReadOnly || got.MountPath != "/usr/share/nginx" {
 		t.Errorf("nginx mounts %v, git-sync %v", got, gitSync.VolumeMounts[0])
 	}
@@ -204,7 +204,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	}
 }
 
-// counting counts writes of objects, those that change nothing too.
+// counting counts writes of objects, even those that change nothing.
 type counting struct {
 	client.Client
 	n int
@@ -311,7 +311,7 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 func TestNameTaken(t *testing.T) {
 	c, namespace := hub(t)
 	startController(t)
-	stranger := func(kind, name string) *unstructured.Unstructured {
+	unmanagedObject := func(kind, name string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 			"selector": map[string]any{"app": "other"}, "ports": []any{map[string]any{"port": int64(80)}},
 		}}}
@@ -333,12 +333,12 @@ func TestNameTaken(t *testing.T) {
 	for kind, condition := range map[string]string{"Deployment": "Deployed", "Service": "Exposed"} {
 		t.Run(kind, func(t *testing.T) {
 			name := strings.ToLower(kind)
-			foreign := stranger(kind, name+"-web")
+			foreign := unmanagedObject(kind, name+"-web")
 			create(t, c, foreign)
 			create(t, c, newSite(namespace, name))
 			wantConditions(t, c, namespace, name, condition+"=False/NameTaken", "Ready=False/NameTaken")
 
-			after := stranger(kind, name+"-web")
+			after := unmanagedObject(kind, name+"-web")
 			get(t, c, namespace, name+"-web", after)
 			if diff := cmp.Diff(foreign, after); diff != "" {
 				t.Errorf("somebody else's %s was touched:\n%s", kind, diff)
@@ -372,7 +372,7 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
-// An object with a long name can have a site, though not a label of that length.
+// A Website may have a name that is too long for a label.
 func TestLongName(t *testing.T) {
 	c, namespace := hub(t)
 	w := newSite(namespace, strings.Repeat("a", 62)+".long")
@@ -384,7 +384,7 @@ func TestLongName(t *testing.T) {
 	}
 }
 
-// Bad input is refused with the path of the field.
+// Invalid input is refused with the path of the field.
 func TestRefused(t *testing.T) {
 	c, namespace := hub(t)
 	cases := map[string]struct {
@@ -446,7 +446,7 @@ func wantRefused(t *testing.T, err error, field string) {
 	t.Errorf("refused for %v, not for %s", status.ErrStatus.Details.Causes, field)
 }
 
-// Conditions say since when.
+// A condition that does not change keeps its time.
 func TestConditionsDoNotFlap(t *testing.T) {
 	c, namespace := hub(t)
 	w := newSite(namespace, "calm")

@@ -28,16 +28,19 @@ const (
 	mostWord   = 60       // of one word in the text
 )
 
-// mostPhrase is the maximum number of words in a phrase.
+// mostPhrase is the maximum number of words in a phrase, 32. Parse refuses longer phrases.
 const mostPhrase = 32
 
-// End separates the fields of a text. No phrase contains it.
+// End is the word that Source.Text puts after each field. No phrase contains End, so no phrase
+// matches across two fields.
 const End = "."
 
-// Text is a string that is "" for any other JSON type.
+// Text is a string field of a JSON object that may have another JSON type. Decoding such a value is
+// no error and gives "".
 type Text string
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. A value that is not a JSON string is no error, and
+// does not change t.
 func (t *Text) UnmarshalJSON(b []byte) error {
 	if len(b) == 0 || b[0] != '"' {
 		return nil
@@ -45,13 +48,14 @@ func (t *Text) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*string)(t))
 }
 
-// unread are annotations without meaning for users, which change all the time or repeat the
-// object.
+// unread are the annotations that full text search ignores. They mean nothing to users, and change
+// all the time or repeat the object.
 var unread = []string{
 	"kubectl.kubernetes.io/last-applied-configuration", "control-plane.alpha.kubernetes.io/leader", "endpoints.kubernetes.io/last-change-trigger-time",
 }
 
-// Source has the fields of an object from which its words are taken. The zero value has none.
+// Source has the fields of one object in which full text search looks for words. Of makes it. The
+// zero value has no words: it is the Source of an object that is not searched.
 type Source struct {
 	Name        string
 	Images      []string // may have duplicates
@@ -61,13 +65,14 @@ type Source struct {
 	Annotations map[string]Text
 }
 
-// Of returns the source of an object. images are the images of its pods. Leases, Endpoints and
-// EndpointSlices have no words: they are many, change all the time and have little content. Of
-// the annotations of Secrets, only the keys are used.
+// Of returns the Source of an object of the API type group/resource. images are the images of its
+// pods; reason and message are used for Events only. Of the annotations of Secrets, only the keys
+// are used. Leases, Endpoints and EndpointSlices get the zero Source, without words: they are many,
+// change all the time and have little content.
 func Of(group, resource, name string, labels map[string]string, annotations map[string]Text, images []string, reason, message Text) Source {
 	s := Source{Name: name, Images: images, Labels: labels, Annotations: annotations}
 	switch group + "/" + resource {
-	case "/secrets": // tools store copies of applied Secrets in annotations, with the data
+	case "/secrets": // tools store applied Secrets with their data in annotations
 		s.Annotations = make(map[string]Text, len(annotations))
 		for key := range annotations {
 			s.Annotations[key] = ""
@@ -80,7 +85,9 @@ func Of(group, resource, name string, labels map[string]string, annotations map[
 	return s
 }
 
-// each calls f with the fields, up to the limits.
+// each calls f with the text of each field, in a fixed order. Empty fields, duplicate images and
+// the annotations in unread are left out. A label or an annotation is one field, KEY=VALUE. Fields
+// are cut at the limits above, in bytes.
 func (s Source) each(f func(field string)) {
 	some := func(left int) func(field string, most int) {
 		return func(field string, most int) {
@@ -91,7 +98,7 @@ func (s Source) each(f func(field string)) {
 		}
 	}
 	add, addImage := some(most), some(mostImages)
-	add(s.Name, most) // without a limit of its own, so that all words of the name are found
+	add(s.Name, most) // without the limit mostField, so that all words of the name are found
 	for i, image := range s.Images {
 		if !slices.Contains(s.Images[:i], image) {
 			addImage(image, mostField)
@@ -110,8 +117,9 @@ func (s Source) each(f func(field string)) {
 	}
 }
 
-// Fingerprint returns a hash of the text, and 0 if the source is empty. Different texts may
-// have the same hash, but rarely do.
+// Fingerprint returns a hash of the fields, and 0 for a Source without a name. The store compares
+// hashes to see whether the words of an object have changed. Different fields rarely have the same
+// hash.
 func (s Source) Fingerprint() int64 {
 	if s.Name == "" {
 		return 0
@@ -121,11 +129,12 @@ func (s Source) Fingerprint() int64 {
 		_, _ = h.Write([]byte(field)) // a hash never fails
 		_, _ = h.Write([]byte{0})
 	})
-	return cmp.Or(int64(h.Sum64()), 1) //nolint:gosec // any number will do
+	return cmp.Or(int64(h.Sum64()), 1) //nolint:gosec // any number but 0 will do, which means without a name
 }
 
-// Text returns the text of the object, such as " web . nginx 1 25 . ". An object has a phrase
-// if its text contains Phrase.Piece.
+// Text returns the words of all fields, in lower case, each with a space on both sides. The word
+// End follows each field: " web . nginx 1 25 . ". Without fields the result is " ". The store saves
+// this text. An object contains a phrase if its text contains the string Phrase.Piece.
 func (s Source) Text() string {
 	var out strings.Builder
 	out.WriteByte(' ')
@@ -140,11 +149,12 @@ func (s Source) Text() string {
 	return out.String()
 }
 
-// split calls f with each word of a text until f returns false. It writes characters outside of
-// ASCII as their hexadecimal number between underscores, which are not part of any word.
+// split calls f with each word of a text, in lower case, until f returns false. It writes a
+// character outside of ASCII as its hexadecimal number between underscores, so that words are
+// ASCII. It cuts words at mostWord bytes, at the end of a character.
 func split(text string, f func(word string) bool) {
 	word := make([]byte, 0, mostWord)
-	full := false // the rest of the word is dropped
+	full := false // true: the rest of the word is dropped
 	for _, r := range text {
 		if !inWord(r) {
 			if len(word) > 0 && !f(string(word)) {
@@ -171,17 +181,21 @@ func split(text string, f func(word string) bool) {
 	}
 }
 
-// inWord reports whether a character belongs to a word.
+// inWord reports whether a character belongs to a word: a letter, a digit or a combining mark.
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) }
 
-// Phrase is a sequence of words in one field.
+// Phrase is a sequence of words that must follow each other in one field of an object. The last
+// word may be the beginning of a longer word. Parse makes it from the query of a user.
 type Phrase struct {
 	words  []string
 	prefix bool // the last word is only the beginning of a word
 }
 
-// Parse reads a phrase from a text. If prefix is true, its last word is the beginning of a
-// word.
+// Parse reads a phrase from the text that a user typed. If prefix is true, its last word is only
+// the beginning of a word. The error, which is for the user, says that the text has no word, or
+// more than mostPhrase words. With prefix it may also say that the text does not end with a word,
+// or that the last word is a single ASCII character. One character of another script may be a word,
+// and few words begin with it.
 func Parse(text string, prefix bool) (p Phrase, err error) {
 	p.prefix = prefix
 	split(text, func(word string) bool {
@@ -195,12 +209,13 @@ func Parse(text string, prefix bool) (p Phrase, err error) {
 	case len(p.words) > mostPhrase:
 		return p, fmt.Errorf("a phrase of more than %d words", mostPhrase)
 	case prefix && (len(p.words[len(p.words)-1]) < 2 || !unicode.In(last[len(last)-1], unicode.L, unicode.N, unicode.M)):
-		return p, errors.New("what stands before the star is the beginning of a word, and has at least two characters")
+		return p, errors.New("what stands before the star is the beginning of a word, and has at least two characters, or one that is not in ASCII")
 	}
 	return p, nil
 }
 
-// Piece returns the string that the Text of an object contains if it has the phrase.
+// Piece returns the words of the phrase with single spaces around them. Only the Text of an object
+// that has the phrase contains this string. If the last word is a prefix, no space follows it.
 func (p Phrase) Piece() string {
 	if p.prefix {
 		return " " + strings.Join(p.words, " ")
@@ -208,18 +223,18 @@ func (p Phrase) Piece() string {
 	return " " + strings.Join(p.words, " ") + " "
 }
 
-// In reports whether the text of an object has the phrase.
+// In reports whether text, as Source.Text returns it, contains the phrase.
 func (p Phrase) In(text string) bool { return strings.Contains(text, p.Piece()) }
 
-// Word is a word that a text must contain. If Prefix is true, Text is the beginning of such a
-// word.
+// Word is one word that an object must have to match a phrase. If Prefix is true, Text is only the
+// beginning of that word.
 type Word struct {
 	Text   string
 	Prefix bool
 }
 
-// Words returns the words of the phrase, the longest first. Callers search for them in an
-// index, and longer words occur in fewer texts.
+// Words returns the words of the phrase, the longest first. Callers search for them in an index,
+// and longer words occur in fewer objects. Words may repeat.
 func (p Phrase) Words() []Word {
 	out := make([]Word, len(p.words))
 	for i, word := range p.words {
@@ -229,9 +244,10 @@ func (p Phrase) Words() []Word {
 	return slices.Compact(out)
 }
 
-// Inside returns the complete words of a piece of text, the longest first. Every text that
-// contains the piece has these words. The first and last run of letters are omitted, because
-// they may be parts of longer words.
+// Inside returns the complete words in a piece of text, the longest first. Every text that contains
+// the piece has these words. The letters and digits at both ends of the piece are ignored, because
+// they may belong to longer words. The result is nil if no other word remains. The store finds
+// names by a part of them with it.
 func Inside(text string) (out []Word) {
 	inner := strings.TrimFunc(text, inWord)
 	split(inner, func(word string) bool {
@@ -242,7 +258,8 @@ func Inside(text string) (out []Word) {
 	return slices.Compact(out)
 }
 
-// Distinct returns the words of a Text, sorted and without duplicates.
+// Distinct returns the words of a text that Source.Text returned, sorted, without duplicates and
+// without End.
 func Distinct(text string) []string {
 	out := slices.DeleteFunc(strings.Fields(text), func(word string) bool { return word == End })
 	slices.Sort(out)

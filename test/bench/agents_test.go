@@ -34,14 +34,16 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// dialled is a hub, and a cluster of one API server whose agents dial it through a network. A pod runs commands there, on a node whose kubelet is a stand-in.
+// dialled is a hub and a member of one API server. The agents of the member dial the hub
+// through a network that can be disturbed. A pod runs commands in the member, on a node with a
+// fake kubelet.
 type dialled struct {
 	*testenv.Member
 	b       *testing.B
 	hub     *testenv.Hub
 	network *testenv.Network
 	agents  map[string]*testenv.Agent // by replica
-	direct  *kubernetes.Clientset     // around the hub
+	direct  *kubernetes.Clientset     // bypasses the hub
 	cfg     *rest.Config              // of the hub
 	by      *rest.Config              // through the hub, to the cluster
 	fleet   *lister
@@ -60,7 +62,8 @@ func startAgentHub(b *testing.B) *testenv.Hub {
 	return hub
 }
 
-// startDialled starts all of it, with one agent, and waits until it works.
+// startDialled starts the hub, the member, the kubelet and one agent, and waits until an exec
+// works.
 func startDialled(b *testing.B) *dialled {
 	b.Helper()
 	server := testenv.StartServer(b)
@@ -102,13 +105,13 @@ spec: {nodeName: n1, containers: [{name: web, image: web}]}
 	return d
 }
 
-// agent starts a replica.
+// agent starts an agent with that replica name.
 func (d *dialled) agent(replica string) {
 	d.b.Helper()
 	d.agents[replica] = d.StartAgent(d.b, program("orrery-agent-linux-"+runtime.GOARCH), replica)
 }
 
-// settled waits until the cluster is ready, all of its agents are connected, and it answers.
+// settled waits until the cluster is ready, all of its agents are connected, and an exec works.
 func (d *dialled) settled() {
 	d.b.Helper()
 	testenv.Eventually(d.b, "the cluster to be ready", 2*time.Minute, func() error {
@@ -130,7 +133,7 @@ func (d *dialled) settled() {
 	d.recovers(d.b, time.Now())
 }
 
-// exec runs a command in the pod, by the hub.
+// exec runs a command in the pod, through the hub.
 func (d *dialled) exec(ctx context.Context, command string, in io.Reader, out io.Writer) error {
 	c, err := kubernetes.NewForConfig(d.by)
 	if err != nil {
@@ -145,8 +148,9 @@ func (d *dialled) exec(ctx context.Context, command string, in io.Reader, out io
 	return e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: out})
 }
 
-// recovers tells how long after a moment an exec answers, where the next one begins when one has failed, and how long after it the fleet shows a
-// ConfigMap that is made now.
+// recovers measures two times from since on: until an exec succeeds, which is repeated when it
+// fails, and until the fleet lists a ConfigMap that recovers creates now. It fails b after 2
+// minutes.
 func (d *dialled) recovers(b *testing.B, since time.Time) (answers, mirrored time.Duration) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -197,18 +201,19 @@ func (d *dialled) recovers(b *testing.B, since time.Time) (answers, mirrored tim
 	return answers, mirrored
 }
 
-// fault of a hub, an agent or what is between them.
+// fault is a fault of a hub, of an agent or of the network between them.
 type fault struct {
 	name string
 	do   func(round int)
-	// repair is done while the recovery is measured, and after once it was; both may be nil.
+	// repair runs while the recovery is measured, after runs then. Both may be nil.
 	repair, after func()
 }
 
-// BenchmarkAgentRecovery measures how long after each fault, of ROUNDS (10), a new exec answers, and an object that is made in the cluster is in the mirror:
-// the median and the longest.
+// BenchmarkAgentRecovery causes each fault ROUNDS (10) times. It measures how long after the
+// fault an exec answers, and the mirror has an object that is created in the cluster: median
+// and longest.
 func BenchmarkAgentRecovery(b *testing.B) {
-	rounds := number(b, "ROUNDS", 10)
+	repetitions := number(b, "ROUNDS", 10)
 	d := startDialled(b)
 	for _, f := range []fault{
 		{name: "Reset", do: func(int) { d.network.Reset() }},
@@ -223,18 +228,19 @@ func BenchmarkAgentRecovery(b *testing.B) {
 				f.after()
 			}
 			for range b.N {
-				d.measure(b, f, rounds)
+				d.measure(b, f, repetitions)
 			}
 		})
 	}
 }
 
-func (d *dialled) measure(b *testing.B, f fault, rounds int) {
+func (d *dialled) measure(b *testing.B, f fault, repetitions int) {
 	b.Helper()
 	var answers, mirrored, repaired, answersThen, mirroredThen []time.Duration
-	for round := range rounds {
+	for round := range repetitions {
 		d.settled()
-		time.Sleep(time.Second + rand.N(4*time.Second)) // the fault comes at any moment between the probes of the agent
+		// The fault may come at any time between two probes of the agent.
+		time.Sleep(time.Second + rand.N(4*time.Second))
 		start := time.Now()
 		f.do(round)
 		var repair sync.WaitGroup
@@ -269,7 +275,7 @@ func (d *dialled) startHub(b *testing.B) {
 	}
 }
 
-// spread reports the median and the longest of some times.
+// spread reports the median and the maximum of the durations.
 func spread(b *testing.B, what string, took []time.Duration) {
 	b.Helper()
 	b.Log(what, took)
@@ -278,8 +284,10 @@ func spread(b *testing.B, what string, took []time.Duration) {
 	b.ReportMetric(took[len(took)-1].Seconds(), "s-"+what+"-max")
 }
 
-// BenchmarkAgentLatency measures how long what is created on the hub takes to a cluster that the hub dials, and to one whose agent dials the hub, 10 objects a
-// second, in turns of SECONDS (30); and beside it a client that creates it in the cluster itself.
+// BenchmarkAgentLatency measures how long an object takes from its creation on the hub to a
+// cluster that the hub dials, and to a cluster whose agent dials the hub. It creates 10 objects
+// a second for SECONDS (30), in each cluster alternately, twice. For comparison, a client
+// creates objects in the cluster directly.
 func BenchmarkAgentLatency(b *testing.B) {
 	seconds := number(b, "SECONDS", 30)
 	hub := startAgentHub(b)
@@ -325,10 +333,10 @@ spec:
 	for n := range b.N {
 		both.still(b)
 		took := map[string][]time.Duration{}
-		for turn := range 2 {
+		for round := range 2 {
 			for _, name := range []string{"push", "agent"} {
 				one := &fleet{members: []*rest.Config{by[name]}}
-				prefix := fmt.Sprintf("n%d-%d-", n, turn)
+				prefix := fmt.Sprintf("n%d-%d-", n, round)
 				took[name+"-direct"] = append(took[name+"-direct"], one.latencies(b, prefix, 100, creating(clientset(b, by[name]), "direct"))...)
 				took[name] = append(took[name], one.latencies(b, prefix, 10*seconds, creating(clientset(b, cfg), name))...)
 			}
@@ -344,7 +352,8 @@ spec:
 	}
 }
 
-// BenchmarkAgentMemory measures what an agent takes, and what it takes with ten execs open, each of which has passed 10 MB both ways.
+// BenchmarkAgentMemory measures the memory of an idle agent, and of an agent with ten open
+// execs after each exec has passed 10 MB in both directions.
 func BenchmarkAgentMemory(b *testing.B) {
 	const execs, messages = 10, 640
 	d := startDialled(b)
@@ -389,7 +398,7 @@ func BenchmarkAgentMemory(b *testing.B) {
 	}
 }
 
-// resident is a line of the agent's status in /proc, in MiB.
+// resident returns, in MiB, the field what of /proc/PID/status of the agent.
 func (d *dialled) resident(what string) float64 {
 	d.b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.agents["one"].PID()))
@@ -409,8 +418,9 @@ func (d *dialled) resident(what string) float64 {
 	return 0
 }
 
-// BenchmarkAgentFaults counts the goroutines and descriptors of the hub and an agent before and after a reset of all connections RESETS (1,000) times, and each
-// other fault FAULTS (20) times. How many goroutines an agent has, it tells at its end.
+// BenchmarkAgentFaults finds leaks: it counts the goroutines and file descriptors of the hub
+// and of an agent before and after RESETS (1,000) resets of all connections, and FAULTS (20)
+// times each other fault. The agent prints its goroutines only when it is ended.
 func BenchmarkAgentFaults(b *testing.B) {
 	resets, faults := number(b, "RESETS", 1000), number(b, "FAULTS", 20)
 	d := startDialled(b)
@@ -432,7 +442,9 @@ func BenchmarkAgentFaults(b *testing.B) {
 							had := d.network.Count()
 							f.do(round)
 							poll(b, time.Minute, "a connection to come", func(context.Context) (bool, error) { return d.network.Count() > had, nil })
-							time.Sleep(rand.N(200 * time.Millisecond)) // it is cut off at any moment of its making
+							// The reset may come at any time while a connection is being
+							// established.
+							time.Sleep(rand.N(200 * time.Millisecond))
 						}
 					}
 					f.do(round)
@@ -452,7 +464,7 @@ func BenchmarkAgentFaults(b *testing.B) {
 	}
 }
 
-// goroutines ends the agent, counts its goroutines, and starts another.
+// goroutines ends the agent, returns the number of its goroutines, and starts another agent.
 func (d *dialled) goroutines(b *testing.B) int {
 	b.Helper()
 	stacks := d.agents["one"].Quit()
@@ -466,10 +478,11 @@ func (d *dialled) goroutines(b *testing.B) int {
 	return n
 }
 
-// held is what the hub and the agent hold.
+// held counts what the hub and the agent hold.
 type held struct{ hubGoroutines, hubDescriptors, agentDescriptors int }
 
-// least is what they hold at least of each within a time, or as soon as that is not more than before: what was given up is closed after a while.
+// least returns the minimum of each count within the duration, because abandoned connections
+// are closed with a delay. It returns early when no count exceeds before.
 func (d *dialled) least(b *testing.B, within time.Duration, before held) held {
 	b.Helper()
 	d.settled()

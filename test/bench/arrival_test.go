@@ -29,12 +29,14 @@ import (
 // The load of BenchmarkArrival.
 const (
 	changesEachSecond = 500
-	changesWhileAway  = 100 // of objects, while no server runs
+	changesWhileAway  = 100 // objects changed while no server runs
 	mark              = "bench"
 )
 
-// BenchmarkArrival changes objects in simulated clusters (CLUSTERS, 50 by default), 500 a second for SECONDS (30), and measures how long each change takes to a watch
-// and to a list of the fleet, both through the hub's API server. Before, it measures what OBJECTS (20,000) of 2 KB cost in memory, and after, what a restart costs.
+// BenchmarkArrival changes objects in simulated clusters (CLUSTERS, 50 by default), 500 a
+// second for SECONDS (30). It measures how long each change takes to a watch and to a list of
+// the fleet, both through the hub's API server. It also measures the memory for OBJECTS
+// (20,000) of 2 KB before the changes, and the cost of a restart after them.
 func BenchmarkArrival(b *testing.B) {
 	clusters, objects, seconds := number(b, "CLUSTERS", 50), number(b, "OBJECTS", 20_000), number(b, "SECONDS", 30)
 	s := startSimulation(b, clusters)
@@ -53,7 +55,8 @@ func BenchmarkArrival(b *testing.B) {
 		report(b, float64(objects)/time.Since(start).Seconds(), "objects/s-created-and-mirrored")
 		_, each = pss(b, f.server.Process.Pid)
 		report(b, float64(own(each)-before), "MiB-PSS-for-the-objects")
-		time.Sleep(time.Minute) // the collector gives back what the burst took
+		// By then the garbage collector has returned the memory of the burst.
+		time.Sleep(time.Minute)
 		_, each = pss(b, f.server.Process.Pid)
 		report(b, float64(own(each)-before), "MiB-PSS-for-the-objects-a-minute-later")
 
@@ -77,7 +80,7 @@ func BenchmarkArrival(b *testing.B) {
 	}
 }
 
-// arrival is a run.
+// arrival is one run of the benchmark.
 type arrival struct {
 	b *testing.B
 	*simulation
@@ -103,7 +106,7 @@ func (a *arrival) connect() {
 	a.must(err)
 }
 
-// lister asks the fleet for ConfigMaps of the benchmark.
+// lister lists the benchmark's ConfigMaps from the fleet.
 type lister struct {
 	client *http.Client
 	host   string
@@ -143,7 +146,7 @@ func (a *arrival) home(i int) (cluster, name string) {
 	return clusterName(i % a.clusters), fmt.Sprintf("c%06d", i)
 }
 
-// write changes something in a simulated cluster.
+// write sends a write request to a simulated cluster.
 func (a *arrival) write(method, cluster, path string, body []byte) error {
 	r, err := http.NewRequest(method, a.simulation.clusters[cluster]+"/clusters/"+cluster+path, bytes.NewReader(body))
 	if err != nil {
@@ -182,7 +185,7 @@ func (a *arrival) create() {
 	a.must(g.Wait())
 }
 
-// touch changes an object now.
+// touch writes the current time to an annotation of object i.
 func (a *arrival) touch(i int) error {
 	cluster, name := a.home(i)
 	now := time.Now().UnixNano()
@@ -208,7 +211,8 @@ func (a *arrival) counted() {
 	})
 }
 
-// shown waits until a list of the fleet shows the last change to an object, and returns how long after it that was.
+// shown waits until a list of the fleet shows the last change to object i, and returns how long
+// that took since the change. It fails b after a minute.
 func (a *arrival) shown(i int) time.Duration {
 	a.b.Helper()
 	cluster, name := a.home(i)
@@ -220,7 +224,7 @@ func (a *arrival) shown(i int) time.Duration {
 		if time.Now().After(end) {
 			a.b.Fatalf("%s in %s is not shown: %v", name, cluster, err)
 		}
-		if err != nil { // a hub that has just started does not know the cluster yet
+		if err != nil { // a hub that has just started has no such cluster yet
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -230,7 +234,7 @@ func (a *arrival) shown(i int) time.Duration {
 	}
 }
 
-// changes makes changes at a constant rate, and measures how long each takes.
+// changes edits objects at a constant rate, and reports how long the changes take to arrive.
 func (a *arrival) changes(during time.Duration) {
 	a.b.Helper()
 	list, err := a.list(url.Values{"limit": {"1"}})
@@ -259,7 +263,7 @@ func (a *arrival) changes(during time.Duration) {
 	sampled := make(chan struct{})
 	var g errgroup.Group
 	g.SetLimit(16)
-	// The last tenth of the objects is for the samples of the list.
+	// The last tenth of the objects is reserved for the list. The watch sees all objects.
 	most := a.objects - a.objects/10
 	share := a.fleet.load(a.b, func() {
 		end := time.Now().Add(during)
@@ -267,7 +271,7 @@ func (a *arrival) changes(during time.Duration) {
 			defer close(sampled)
 			for i := most; i < a.objects && time.Now().Before(end); i++ {
 				if a.touch(i) != nil {
-					return // the others say it
+					return // the goroutines below report the error
 				}
 				listed = append(listed, a.shown(i))
 			}
@@ -282,7 +286,7 @@ func (a *arrival) changes(during time.Duration) {
 		<-sampled
 	})
 	report(a.b, share, "%-of-a-core-of-the-server")
-	time.Sleep(2 * time.Second) // what is late, is late by less
+	time.Sleep(2 * time.Second) // wait for late changes
 	cancel()
 	<-seen
 	for what, took := range map[string][]time.Duration{"watch": watched, "list": listed} {

@@ -60,9 +60,9 @@ func BenchmarkDemo(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency creates 10 objects a second for a minute and measures, for each, the
-// time from its creation on the hub until the later of two members shows it. What a client
-// takes that creates it in both members at once, with the hub beside it, is measured before.
+// BenchmarkLatency creates 10 objects a second for a minute and measures, for each, the time
+// from its creation on the hub until both members show it. Before, it measures the same for a
+// client that creates the objects in both members at once, while the hub runs.
 func BenchmarkLatency(b *testing.B) {
 	f := startFleet(b, 2)
 	ctx := context.Background()
@@ -101,7 +101,8 @@ func BenchmarkLatency(b *testing.B) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// latencies creates count Deployments, 10 a second, and returns in ascending order how long each took until the later member showed it.
+// latencies creates count Deployments, 10 a second. It returns, in ascending order, how long
+// each took until the last member showed it.
 func (f *fleet) latencies(b *testing.B, prefix string, count int, create func(name string) error) []time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -187,7 +188,7 @@ func namespace(b *testing.B, c *kubernetes.Clientset, name string) {
 	}
 }
 
-// createAll creates count Deployments with a number of workers.
+// createAll creates count Deployments with that many concurrent workers.
 func createAll(cfg *rest.Config, ns string, count, workers int) error {
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

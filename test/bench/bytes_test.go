@@ -13,10 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bytesPerPlacement returns the bytes that etcd keeps for each placed Deployment and cluster
-// beyond the template as its user made it: the binding, and what placing added to the
-// template. What a template is worth without that is read from one in a namespace that
-// no policy looks at.
+// bytesPerPlacement returns the bytes in etcd for each placed Deployment and cluster without
+// the template of the user: the binding, and the fields that placing adds to the template. The
+// size of a plain template is read in a namespace without policies.
 func (f *fleet) bytesPerPlacement(b *testing.B, ns string, count int) float64 {
 	b.Helper()
 	ctx := context.Background()
@@ -46,7 +45,8 @@ func (f *fleet) bytesPerPlacement(b *testing.B, ns string, count int) float64 {
 		case strings.Contains(key, "/deployments/"+ns+"/"):
 			placed += size
 		case strings.Contains(key, "/deployments/"+unplaced+"/"):
-			template += size - len("un")*2 // the name of its namespace is longer, in key and value
+			// The name of its namespace is longer, both in the key and in the value.
+			template += size - len("un")*2
 		case strings.Contains(key, "/resourcebindings/"+ns+"/") && strings.HasSuffix(key, "-deployment"):
 			bindings += size
 		}

@@ -1,8 +1,8 @@
 //go:build bench
 
-// Package bench measures the figures of docs/benchmarks.md: the real binary, real API servers,
-// ratios against a plain client in the same run, or counts. Its files need -tags bench, so that a
-// run of all tests does not link them.
+// Package bench measures the figures of docs/benchmarks.md with the real binary and real API
+// servers. The figures are counts, or ratios to a plain client in the same run. The files need
+// -tags bench, so that a run of all tests does not link them.
 package bench
 
 import (
@@ -38,10 +38,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// fleet is a hub, run as its users run it, and member clusters that are API servers only.
+// fleet is a hub, run as its users run it, and members that are only API servers.
 type fleet struct {
 	dir     string
-	args    []string // further ones of the server
+	args    []string // more flags of the server
 	server  *exec.Cmd
 	cfg     *rest.Config
 	hub     client.WithWatch
@@ -114,7 +114,7 @@ func startFleet(b *testing.B, n int) *fleet {
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Run(ctx) }()
 	b.Cleanup(func() {
-		if f.server.ProcessState == nil { // it runs
+		if f.server.ProcessState == nil { // the server is running
 			f.stopServer(b)
 		}
 		cancel()
@@ -152,8 +152,8 @@ func startFleet(b *testing.B, n int) *fleet {
 	return f
 }
 
-// writes counts the requests that changed something in an API server so far, without
-// those that the API server makes itself for its own identity.
+// writes counts the successful write requests to an API server so far, by verb and resource. It
+// skips reviews and Leases, such as the Lease of the API server's own identity.
 func writes(b *testing.B, cfg *rest.Config) map[string]int {
 	b.Helper()
 	c, err := kubernetes.NewForConfig(cfg)
@@ -195,7 +195,7 @@ func label(line, name string) string {
 	return value
 }
 
-// since returns how many writes came on top of before, and what they were.
+// since returns the number of writes that after has more than before, and describes them.
 func since(before, after map[string]int) (total int, what string) {
 	var parts []string
 	for k, n := range after {
@@ -207,7 +207,7 @@ func since(before, after map[string]int) (total int, what string) {
 	return total, strings.Join(parts, ", ")
 }
 
-// poll waits for a condition that must come true.
+// poll waits until check returns true. It fails b when the time is over.
 func poll(b *testing.B, within time.Duration, what string, check func(context.Context) (bool, error)) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)

@@ -21,10 +21,11 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// BenchmarkGet measures `kubectl get pods -A` of PODS pods (10,000) of one member by the fleet's context against the same by the member's own, in turn.
+// BenchmarkGet measures `kubectl get pods -A` of the PODS pods (10,000) of one member,
+// alternately with the fleet's context and with the member's own.
 func BenchmarkGet(b *testing.B) {
 	pods := number(b, "PODS", 10_000)
-	const namespaces, turns = 20, 7
+	const namespaces, samples = 20, 7
 	f := startFleet(b, 1)
 	k, err := kubernetes.NewForConfig(f.members[0])
 	if err != nil {
@@ -77,7 +78,7 @@ func BenchmarkGet(b *testing.B) {
 	})
 	for range b.N {
 		var took [2][]time.Duration
-		for range turns {
+		for range samples {
 			for i, args := range [][]string{member, fleet} {
 				d, n := get(args...)
 				if n != pods {
@@ -88,7 +89,7 @@ func BenchmarkGet(b *testing.B) {
 		}
 		slices.Sort(took[0])
 		slices.Sort(took[1])
-		own, ours := took[0][turns/2].Seconds(), took[1][turns/2].Seconds()
+		own, ours := took[0][samples/2].Seconds(), took[1][samples/2].Seconds()
 		report(b, own, "s-by-the-member")
 		report(b, ours, "s-by-the-fleet")
 		report(b, ours/own, "times-the-member")

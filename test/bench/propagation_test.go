@@ -37,13 +37,16 @@ import (
 const (
 	clientWorkers     = 32 // of the plain client, and of the user who creates templates on the hub
 	controllerWorkers = 8  // of each member's deployment controller
-	rounds            = 2
+	repetitions       = 2
 	rootCA            = "kube-root-ca.crt" // the ConfigMap that every namespace gets
 )
 
-// BenchmarkPropagation places Deployments, each with a ConfigMap, in two members, and compares with a plain client-go loop that creates the same objects
-// there: A B A B, with no hub running in A. SIZES (1000,5000) are the numbers of Deployments. It measures until all are present in both members, and until all statuses
-// are settled, and counts writes, memory, bytes in etcd, and what a restart with that much placed costs.
+// BenchmarkPropagation places Deployments, each with a ConfigMap, in two members. It compares
+// that with a plain client-go loop that creates the same objects there, in the order A B A B.
+// No hub runs in A, the plain loop. SIZES (1000,5000) are the numbers of Deployments. The
+// benchmark measures the time until all objects are present in both members, and until all
+// statuses are settled. It counts writes, memory, bytes in etcd, and the cost of a restart with
+// all these objects placed.
 func BenchmarkPropagation(b *testing.B) {
 	var first struct {
 		size    int
@@ -63,7 +66,7 @@ func BenchmarkPropagation(b *testing.B) {
 	}
 }
 
-// sizes are the numbers of Deployments of SIZES.
+// sizes returns the numbers of Deployments in SIZES.
 func sizes(b *testing.B) []int {
 	b.Helper()
 	text := os.Getenv("SIZES")
@@ -81,16 +84,17 @@ func sizes(b *testing.B) []int {
 	return all
 }
 
-// took is how long it was until everything was present, and until every status was settled.
+// took is the time until all objects were present, and until all statuses were settled.
 type took struct{ present, settled time.Duration }
 
-// propagate measures one number of Deployments in a fleet of its own, and returns how many seconds it was at most until all that was placed was settled.
+// propagate measures one number of Deployments in a fleet of its own. It returns the seconds
+// until all placed objects were settled, in the slowest round.
 func propagate(b *testing.B, size int) (settled float64) {
 	b.Helper()
 	f := startFleet(b, 2)
 	f.still(b)
-	var plain, placed [rounds]took
-	for round := range rounds {
+	var plain, placed [repetitions]took
+	for round := range repetitions {
 		before := f.objects(b)
 		f.stopServer(b)
 		plain[round] = f.plainly(b, fmt.Sprintf("plain-%d", round), size)
@@ -116,7 +120,7 @@ func propagate(b *testing.B, size int) (settled float64) {
 		"settled": func(t took) time.Duration { return t.settled },
 	} {
 		var ratios []float64
-		for i := range rounds {
+		for i := range repetitions {
 			ratios = append(ratios, of(placed[i]).Seconds()/of(plain[i]).Seconds())
 			settled = max(settled, placed[i].settled.Seconds())
 		}
@@ -127,7 +131,8 @@ func propagate(b *testing.B, size int) (settled float64) {
 	return settled
 }
 
-// plainly creates the objects in both members as a client does that knows no hub, and takes them away again.
+// plainly creates the objects in both members with a plain client, without a hub, and deletes
+// them.
 func (f *fleet) plainly(b *testing.B, ns string, size int) took {
 	b.Helper()
 	for _, cfg := range f.members {
@@ -161,13 +166,14 @@ func (f *fleet) plainly(b *testing.B, ns string, size int) took {
 	return t
 }
 
-// placed creates the objects on the hub, under a policy that places them in both members. What was written is counted until a minute after all is settled.
+// placed creates the objects on the hub, under a policy that places them in both members. It
+// counts writes until a minute after everything is settled.
 func (f *fleet) placed(b *testing.B, ns string, size int) (took, writesOf) {
 	b.Helper()
 	hub := clientset(b, f.cfg)
 	namespace(b, hub, ns)
 	f.policy(b, ns, "apps/v1 Deployment", "v1 ConfigMap")
-	f.still(b) // what the namespace itself costs is written
+	f.still(b) // writes for the namespace itself do not count
 	counted := writesOf{size: size, hub: writes(b, f.cfg)}
 	for _, cfg := range f.members {
 		counted.members = append(counted.members, writes(b, cfg))
@@ -183,28 +189,30 @@ func (f *fleet) placed(b *testing.B, ns string, size int) (took, writesOf) {
 	t.settled = max(t.settled, statuses.wait(b, start))
 	total, _ := pss(b, f.server.Process.Pid)
 	counted.pss = float64(total) / (1 << 20)
-	time.Sleep(time.Minute) // what comes late, comes by then
+	time.Sleep(time.Minute) // late writes happen within this time
 	total, _ = pss(b, f.server.Process.Pid)
 	counted.pssLater = float64(total) / (1 << 20)
 	counted.end(b, f, members, statuses)
 	return t, counted
 }
 
-// writesOf are the writes of a round, and what its objects cost in memory.
+// writesOf holds the writes of a round, and the memory for its objects.
 type writesOf struct {
 	size    int
 	hub     map[string]int
 	members []map[string]int
 
-	ofMember                   float64 // for each object, in the member with most
-	ofHub                      float64 // for each object, beside the template's own
-	ofDeployment, ofConfigMap  float64 // the same by kind, of writes that changed something
+	ofMember                   float64 // for each object, in the member with the most
+	ofHub                      float64 // for each object, without the creation of the template
+	ofDeployment, ofConfigMap  float64 // the same by kind, only of writes that changed something
 	deploymentMost, configMost int64
 	pss, pssLater              float64 // MiB
 	what                       string
 }
 
-// end counts what was written since. The members' controllers are not the hub's work, nor is creating the templates. Each member has one object more: the namespace.
+// end counts the writes since the round began. It subtracts the writes of the members'
+// controllers and the creation of the templates, which are no work of the hub. Each member has
+// one object more, the namespace.
 func (w *writesOf) end(b *testing.B, f *fleet, members watches, statuses *hubWatch) {
 	b.Helper()
 	objects := float64(2 * w.size)
@@ -234,7 +242,8 @@ func (w *writesOf) report(b *testing.B) {
 	report(b, w.pssLater, "MiB-PSS-a-minute-later")
 }
 
-// restarted starts the server again with what is placed, and counts what that writes. before is what objects returned before it was stopped.
+// restarted starts the server again while objects are placed, and counts the writes that this
+// causes. before is the result of objects before the server was stopped.
 func (f *fleet) restarted(b *testing.B, before map[string][]byte) {
 	b.Helper()
 	var members []map[string]int
@@ -243,7 +252,7 @@ func (f *fleet) restarted(b *testing.B, before map[string][]byte) {
 	}
 	report(b, f.startServer(b).Seconds(), "s-to-ready-by-restart")
 	own := writes(b, f.cfg)
-	time.Sleep(30 * time.Second) // what a restart writes, it writes by then
+	time.Sleep(30 * time.Second) // writes of a restart happen within this time
 	var total int
 	for i, cfg := range f.members {
 		n, what := since(members[i], writes(b, cfg))
@@ -251,7 +260,9 @@ func (f *fleet) restarted(b *testing.B, before map[string][]byte) {
 		b.Logf("member %d by the restart: %s", i, what)
 	}
 	report(b, float64(total), "writes-to-members-by-restart")
-	// The API server's counters begin with the restart; before the hub is ready it writes things of its own. What it wrote then of ours, the objects tell.
+	// The API server's counters begin with the restart, and the hub writes objects of its own
+	// before it is ready. The comparison of the objects below finds writes to our objects in
+	// that time.
 	n, what := since(own, writes(b, f.cfg))
 	b.Log("hub by the restart: ", what)
 	report(b, float64(n), "writes-to-hub-by-restart")
@@ -269,7 +280,7 @@ func (f *fleet) restarted(b *testing.B, before map[string][]byte) {
 	report(b, float64(changed+len(before)), "hub-objects-changed-by-restart")
 }
 
-// objects are the templates and bindings of the hub that are placed, as JSON.
+// objects returns the placed templates of the hub and their bindings as JSON.
 func (f *fleet) objects(b *testing.B) map[string][]byte {
 	b.Helper()
 	all := map[string][]byte{}
@@ -296,7 +307,7 @@ func (f *fleet) objects(b *testing.B) map[string][]byte {
 	return all
 }
 
-// createPairs creates Deployments, each after its ConfigMap.
+// createPairs creates ConfigMaps, and after each ConfigMap its Deployment.
 func createPairs(cfg *rest.Config, ns string, count, workers int) error {
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -318,7 +329,7 @@ func createPairs(cfg *rest.Config, ns string, count, workers int) error {
 	return g.Wait()
 }
 
-// pair is a Deployment with its ConfigMap.
+// pair returns a Deployment and its ConfigMap.
 func pair(ns, name string) (*corev1.ConfigMap, *appsv1.Deployment) {
 	d := deployment(ns, name)
 	d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{
@@ -330,12 +341,13 @@ func pair(ns, name string) (*corev1.ConfigMap, *appsv1.Deployment) {
 	}, d
 }
 
-// patience is how long a number of Deployments may take at most.
+// patience is the timeout for that many Deployments.
 func patience(size int) time.Duration {
 	return 2*time.Minute + time.Duration(size)*250*time.Millisecond
 }
 
-// memberWatch follows a namespace of a member, and plays its deployment controller, which finds every replica available at once.
+// memberWatch watches a namespace of a member. It acts as the deployment controller of the
+// member, and reports every replica as available at once.
 type memberWatch struct {
 	written          atomic.Int64 // statuses
 	present, settled time.Time
@@ -344,7 +356,8 @@ type memberWatch struct {
 
 type watches []*memberWatch
 
-// follow begins to follow a namespace in each member, until count Deployments with their ConfigMaps are there and settled.
+// follow starts to watch the namespace in each member, until count Deployments with their
+// ConfigMaps are present and settled.
 func (f *fleet) follow(b *testing.B, ns string, count int) watches {
 	b.Helper()
 	var all watches
@@ -361,7 +374,7 @@ func (f *fleet) follow(b *testing.B, ns string, count int) watches {
 }
 
 func (m *memberWatch) run(ctx context.Context, c *kubernetes.Clientset, count int, events <-chan watch.Event) error {
-	jobs := make(chan *appsv1.Deployment, count) // so that no event waits for the controller
+	jobs := make(chan *appsv1.Deployment, count) // large enough that no event waits for the controller
 	controller, ctx := errgroup.WithContext(ctx)
 	for range controllerWorkers {
 		controller.Go(func() error {
@@ -378,7 +391,8 @@ func (m *memberWatch) run(ctx context.Context, c *kubernetes.Clientset, count in
 	return errors.Join(err, controller.Wait())
 }
 
-// see notes when count Deployments with their ConfigMaps are present, and returns when the statuses of all are there, too. Each Deployment without one is a job.
+// see records when count Deployments with their ConfigMaps are present, and returns when all
+// Deployments have a status, too. It sends each Deployment without a status to jobs.
 func (m *memberWatch) see(ctx context.Context, count int, events <-chan watch.Event, jobs chan<- *appsv1.Deployment) error {
 	present, observed, begun := map[types.UID]bool{}, map[types.UID]bool{}, map[types.UID]int64{}
 	for len(observed) < count || len(present) < 2*count {
@@ -413,7 +427,7 @@ func (m *memberWatch) see(ctx context.Context, count int, events <-chan watch.Ev
 	return nil
 }
 
-// observe writes the status that the deployment controller ends with.
+// observe writes the final status that the deployment controller would write.
 func (m *memberWatch) observe(c *kubernetes.Clientset, o *appsv1.Deployment) error {
 	ctx := context.Background()
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -439,7 +453,7 @@ func (m *memberWatch) observe(c *kubernetes.Clientset, o *appsv1.Deployment) err
 	})
 }
 
-// wait waits for all members.
+// wait waits until all members are settled.
 func (w watches) wait(b *testing.B, start time.Time) (t took) {
 	b.Helper()
 	for i, m := range w {
@@ -451,17 +465,21 @@ func (w watches) wait(b *testing.B, start time.Time) (t took) {
 	return t
 }
 
-// hubWatch follows the templates and bindings of a namespace of the hub.
+// hubWatch watches the templates and bindings of a namespace of the hub.
 type hubWatch struct {
 	settled time.Time
 	done    chan error
 	stop    func()
 	ended   chan struct{}
-	changes map[string]int64 // of each binding's object: its own and its template's; to be read after stop
+	// changes counts, by the name of the binding, changes of the binding and of its template.
+	// Read it only after stop.
+	changes map[string]int64
 }
 
-// followHub begins to follow a namespace of the hub. Settled are count Deployments with their ConfigMaps when the binding of each is fully applied at its own generation, and each
-// Deployment has a status of its own generation that counts all replicas: in each member, as these are copies.
+// followHub starts to watch the namespace on the hub. count Deployments with their ConfigMaps are
+// settled when the binding of each is fully applied at its own generation, and each Deployment has
+// a status of its own generation in which all replicas are ready. Each member has that many,
+// because the members get copies.
 func (f *fleet) followHub(b *testing.B, ns string, count int) *hubWatch {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience(count)+2*time.Minute)
@@ -477,7 +495,8 @@ func (f *fleet) followHub(b *testing.B, ns string, count int) *hubWatch {
 	return w
 }
 
-// run follows until ctx ends. It says in done when wanted objects are settled for the first time, or that they are not at the end.
+// run reads events until ctx ends. It sends nil to done when the wanted number of objects is
+// settled for the first time, or an error if the watch ends before that.
 func (w *hubWatch) run(ctx context.Context, wanted int, events <-chan watch.Event) {
 	settled := map[string]bool{}
 	for {
@@ -532,7 +551,8 @@ func (w *hubWatch) wait(b *testing.B, start time.Time) time.Duration {
 	return w.settled.Sub(start)
 }
 
-// writes ends the watch, and returns how often the bindings of a kind and their templates changed, on average and at most.
+// writes ends the watch. It returns how often the bindings of a kind and their templates
+// changed, on average and at most.
 func (w *hubWatch) writes(kind string) (mean float64, most int64) {
 	w.stop()
 	<-w.ended
@@ -545,7 +565,9 @@ func (w *hubWatch) writes(kind string) (mean float64, most int64) {
 	return float64(total) / float64(max(1, objects)), most
 }
 
-// stream opens watches, and forwards what they tell until ctx ends. A watch that its API server ends, as it does where a client is slow for a moment, goes on where it was.
+// stream opens watches and forwards their events until ctx ends. An API server ends the watch
+// of a client that is slow for a moment. stream then resumes the watch at its last
+// resourceVersion.
 func stream(ctx context.Context, b *testing.B, opens ...func(context.Context, metav1.ListOptions) (watch.Interface, error)) <-chan watch.Event {
 	b.Helper()
 	events := make(chan watch.Event, 1000)
@@ -582,7 +604,7 @@ func stream(ctx context.Context, b *testing.B, opens ...func(context.Context, me
 	return events
 }
 
-// protobuf is a client that watches as cheaply as controllers do.
+// protobuf returns a client whose watches are as cheap as those of controllers.
 func protobuf(b *testing.B, cfg *rest.Config) *kubernetes.Clientset {
 	b.Helper()
 	cfg = rest.CopyConfig(cfg)
@@ -590,7 +612,8 @@ func protobuf(b *testing.B, cfg *rest.Config) *kubernetes.Clientset {
 	return clientset(b, cfg)
 }
 
-// policy places what there is of some kinds, such as "apps/v1 Deployment", in a namespace in every cluster.
+// policy creates a policy that places the objects of the kinds, such as "apps/v1 Deployment",
+// of the namespace in every cluster.
 func (f *fleet) policy(b *testing.B, ns string, kinds ...string) {
 	b.Helper()
 	p := &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "all"}}

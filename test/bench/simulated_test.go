@@ -35,14 +35,17 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// The fleet of BenchmarkSimulated: each namespace's policy places its templates in one group of clusters.
+// mirroredTypes are the types that BenchmarkSimulated mirrors beside the five that the hub
+// mirrors for itself.
 var mirroredTypes = []string{
 	"configmaps", "services", "deployments.apps", "replicasets.apps", "statefulsets.apps", "daemonsets.apps", "jobs.batch",
-} // and the five that the hub needs itself
+}
 
-const placedIn = 20 // clusters of each template
+// placedIn is the number of clusters of each template. The policy of each namespace places its
+// templates in one group of that many clusters.
+const placedIn = 20
 
-// simulation is the process of the simulated clusters.
+// simulation is the process that simulates the clusters.
 type simulation struct {
 	address  string            // of the control endpoint
 	clusters map[string]string // addresses by name
@@ -51,7 +54,7 @@ type simulation struct {
 	process  *os.Process
 }
 
-// simulated is what the control endpoint tells.
+// simulated is the answer of the control endpoint.
 type simulated struct{ Writes, Watches, Lists, Requests int64 }
 
 func startSimulation(b *testing.B, clusters int) *simulation {
@@ -152,7 +155,7 @@ func cpu(b *testing.B, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// load is the share of a core that the server's own process uses while during runs.
+// load returns how many percent of a core the server's own process uses while during runs.
 func (f *fleet) load(b *testing.B, during func()) float64 {
 	b.Helper()
 	start, before := time.Now(), cpu(b, f.server.Process.Pid)
@@ -160,8 +163,8 @@ func (f *fleet) load(b *testing.B, during func()) float64 {
 	return 100 * (cpu(b, f.server.Process.Pid) - before).Seconds() / time.Since(start).Seconds()
 }
 
-// BenchmarkSimulated runs a hub with a thousand simulated clusters (CLUSTERS) and five thousand templates
-// (TEMPLATES), each in 20 of them.
+// BenchmarkSimulated runs a hub with a thousand simulated clusters (CLUSTERS) and five thousand
+// templates (TEMPLATES), each in 20 of the clusters.
 func BenchmarkSimulated(b *testing.B) {
 	clusters, templates := number(b, "CLUSTERS", 1000), number(b, "TEMPLATES", 5000)
 	groups := clusters / placedIn
@@ -204,7 +207,7 @@ func BenchmarkSimulated(b *testing.B) {
 		gone := strings.Join(third, ",")
 		s.control(b, "offline?clusters="+gone)
 		start = time.Now()
-		time.Sleep(30 * time.Second) // until all are known to be lost
+		time.Sleep(30 * time.Second) // until all of them are found offline
 		f.still(b)
 		report(b, time.Since(start).Seconds(), "s-to-say-that-30%-are-offline")
 		report(b, f.load(b, func() { time.Sleep(time.Minute) }), "%-of-a-core-30%-offline")
@@ -219,13 +222,13 @@ func BenchmarkSimulated(b *testing.B) {
 		var flapping sync.WaitGroup
 		flapping.Go(func() {
 			for {
-				for _, turn := range []string{"offline", "online"} {
+				for _, command := range []string{"offline", "online"} {
 					select {
 					case <-stop:
 						s.control(b, "online?clusters="+clusterName(0))
 						return
 					case <-time.After(5 * time.Second):
-						s.control(b, turn+"?clusters="+clusterName(0))
+						s.control(b, command+"?clusters="+clusterName(0))
 					}
 				}
 			}
@@ -245,7 +248,7 @@ func BenchmarkSimulated(b *testing.B) {
 			return s.control(b, "stats").Watches >= watches, nil
 		})
 		report(b, time.Since(start).Seconds(), "s-to-settle-after-a-restart")
-		time.Sleep(30 * time.Second) // what a restart writes, it writes by then
+		time.Sleep(30 * time.Second) // writes of a restart happen within this time
 		report(b, float64(s.control(b, "stats").Writes-members.Writes), "writes-to-members-by-restart")
 		n, what := since(hub, writes(b, f.cfg))
 		report(b, float64(n), "writes-to-hub-by-restart")
@@ -253,7 +256,7 @@ func BenchmarkSimulated(b *testing.B) {
 	}
 }
 
-// report says a figure at once, for all of them take long.
+// report logs the metric at once as well, because the whole benchmark takes long.
 func report(b *testing.B, n float64, unit string) {
 	b.Helper()
 	b.Logf("%.4g %s", n, unit)
@@ -273,7 +276,7 @@ func number(b *testing.B, variable string, otherwise int) int {
 	return n
 }
 
-// own is the first process of those that pss names, in MiB.
+// own returns the memory, in MiB, of the first process in the result of pss.
 func own(each []string) int {
 	n, _ := strconv.Atoi(strings.Fields(each[0][strings.LastIndex(each[0], ": ")+2:])[0])
 	return n
@@ -344,7 +347,8 @@ func (f *fleet) still(b *testing.B) {
 	})
 }
 
-// placeAll makes the templates, and for each group of clusters a namespace whose policy means it.
+// placeAll creates the templates, and for each group of clusters a namespace whose policy
+// selects it.
 func (f *fleet) placeAll(b *testing.B, templates, groups int) {
 	b.Helper()
 	hub := clientset(b, f.cfg)
@@ -372,7 +376,7 @@ func (f *fleet) placeAll(b *testing.B, templates, groups int) {
 	}
 }
 
-// quiet waits until nothing is written in the clusters any more, and all bindings are applied.
+// quiet waits until no write reached the clusters for ten seconds and all bindings are applied.
 func (f *fleet) quiet(b *testing.B, s *simulation) {
 	b.Helper()
 	last, since := int64(-1), time.Now()
@@ -394,7 +398,7 @@ func (f *fleet) quiet(b *testing.B, s *simulation) {
 	})
 }
 
-// edits measures how long one edit of a template takes to its 20 clusters.
+// edits measures how long one edit of a template takes to reach its 20 clusters.
 func (f *fleet) edits(b *testing.B, s *simulation, templates, groups int) {
 	b.Helper()
 	const count = 200
@@ -425,7 +429,8 @@ func (f *fleet) edits(b *testing.B, s *simulation, templates, groups int) {
 		mark := fmt.Sprintf("edit-%d", i)
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"bench":%q}}}`, mark)
 		began[mark] = time.Now()
-		// Group 0 has the cluster that flaps: what is offline cannot be reached in time.
+		// Group 0 is left out: it has the cluster that flaps, which edits could not reach in
+		// time.
 		_, err := hub.AppsV1().Deployments(fmt.Sprintf("group-%d", 1+i%(groups-1))).Patch(context.Background(),
 			fmt.Sprintf("d%04d", i%(templates/groups)), types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {

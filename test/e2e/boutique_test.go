@@ -70,14 +70,14 @@ func TestOnlineBoutique(t *testing.T) {
 		}
 		return ""
 	})
-	// The templates' own statuses sum that up.
+	// The statuses of the templates show the same.
 	eventually(t, deadline, func() string {
 		var l deploymentList
 		if err := get("hub", &l, "deployments", "-n", "boutique"); err != nil {
 			return err.Error()
 		}
 		for _, d := range l.Items {
-			want := d.Spec.Replicas // each cluster has as many, and the hub's status says so
+			want := d.Spec.Replicas // each cluster has that many, and the hub shows that number
 			s := d.Status
 			if s.ReadyReplicas != want || s.AvailableReplicas != want || s.Replicas != want || s.UpdatedReplicas != want || s.ObservedGeneration != d.Metadata.Generation {
 				return fmt.Sprintf("hub: deployment %s: want %d of everything at generation %d, got %+v", d.Metadata.Name, want, d.Metadata.Generation, s)
@@ -85,11 +85,11 @@ func TestOnlineBoutique(t *testing.T) {
 		}
 		return ""
 	})
-	// So do plain kubectl's own words for it.
+	// kubectl's own commands wait for that, too.
 	demo.Kubectl(t, "hub", "-n", "boutique", "rollout", "status", "deployment/frontend", "--timeout=180s")
 	demo.Kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=180s")
 
-	// One query sees them all.
+	// One request lists the Deployments of all clusters.
 	eventually(t, deadline, func() string {
 		var l deploymentList
 		if err := get("fleet", &l, "deployments", "-n", "boutique"); err != nil {

@@ -1,5 +1,5 @@
-// Package e2e tests the whole of Orrery as its users meet it: the binary, plain kubectl,
-// real API servers in the hub and in every member.
+// Package e2e tests the whole of Orrery as users see it: the binary, plain kubectl, and real
+// API servers in the hub and in every member.
 package e2e
 
 import (
@@ -14,14 +14,15 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// Every test shares the demo, each in a namespace of its own. Those that harm it run alone; the
-// others run at once after them, and name the clusters they use, for one of them joins another.
+// All tests share the demo, each with a namespace of its own. Tests that harm the demo run
+// alone. The others run in parallel after them, and name the clusters that they use, because
+// one of them joins another cluster.
 func TestMain(m *testing.M) { demo.Main(m) }
 
-// deadline is how long anything may take that should take a moment.
+// deadline is the timeout for steps that normally take a moment.
 const deadline = 3 * time.Minute
 
-// apply applies manifests; it is tried until the API server accepts them.
+// apply applies manifests, and repeats that until the API server accepts them.
 func apply(t testing.TB, context, manifest string, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
@@ -44,11 +45,12 @@ func get(context string, v any, args ...string) error {
 	return nil
 }
 
-// eventually waits until check returns "", which says what is still missing. Time in which the
-// machine did not run this process does not count.
+// eventually waits until check returns "". Otherwise check returns what is missing. Time in
+// which the machine did not run this process does not count.
 func eventually(t testing.TB, within time.Duration, check func() string) {
 	t.Helper()
-	// To ask as kubectl does takes a processor some 30 ms, and to start kubectl 100 ms.
+	// A request in this process takes about 30 ms of a processor, and a start of kubectl 100
+	// ms.
 	const interval = 250 * time.Millisecond
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -67,7 +69,7 @@ func eventually(t testing.TB, within time.Duration, check func() string) {
 }
 
 // join joins a cluster, with the arguments of orrery cluster join. A busy hub may not answer a
-// request of the join in time. The same join then goes on.
+// request of the join in time. Then join is repeated and completes the first attempt.
 func join(t testing.TB, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
@@ -82,7 +84,7 @@ func join(t testing.TB, args ...string) {
 	})
 }
 
-// kubectlIn runs kubectl with a kubeconfig file until it works, and returns what it prints.
+// kubectlIn runs kubectl with a kubeconfig file until it succeeds, and returns its output.
 func kubectlIn(t testing.TB, kubeconfig string, args ...string) string {
 	t.Helper()
 	var text []byte

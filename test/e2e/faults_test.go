@@ -26,8 +26,8 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// pid reads the pidfile of a process of the demo, which may just be started again; the hub's own
-// are under hub/.
+// pid reads the pidfile of a process of the demo, and waits while the process is being started
+// again. The files of the hub's own processes are under hub/.
 func pid(t testing.TB, name string) (found int) {
 	t.Helper()
 	eventually(t, deadline, func() string {
@@ -39,7 +39,7 @@ func pid(t testing.TB, name string) (found int) {
 	return found
 }
 
-// readPID returns 0 if there is no pidfile now, or none that is written.
+// readPID returns 0 if there is no complete pidfile now.
 func readPID(name string) int {
 	for _, pattern := range []string{
 		filepath.Join(demo.Dir(), "processes", name+".pid"),
@@ -90,7 +90,7 @@ spec:
 `, ns)
 }
 
-// placedConfigMaps selects the ConfigMaps that the hub has placed.
+// placedConfigMaps is the label of ConfigMaps that the hub has placed.
 const placedConfigMaps = "work.orrery.dev/binding"
 
 // countPlaced counts the placed ConfigMaps of a namespace in a member.
@@ -113,12 +113,12 @@ func eventuallyPlaced(t testing.TB, member, ns string, want int) {
 	})
 }
 
-// copies are the ConfigMaps that the hub has placed in a namespace of all members, as watches see
-// them that begin before the first is placed.
+// copies holds the ConfigMaps that the hub has placed in a namespace of all members, as seen by
+// watches that begin before the first is placed.
 type copies struct {
 	mu      sync.Mutex
 	present map[string]map[string]types.UID          // by member and name
-	created map[string]map[string]map[types.UID]bool // all that there ever were
+	created map[string]map[string]map[types.UID]bool // including those that are gone
 	ended   []string                                 // members whose watch ended before the test
 }
 
@@ -133,7 +133,8 @@ func watchCopies(t testing.TB, ns string) *copies {
 	})
 	for _, member := range demo.Clusters {
 		c.present[member], c.created[member] = map[string]types.UID{}, map[string]map[types.UID]bool{}
-		cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(demo.Dir(), "members", member, "kubeconfig")) // not through the hub
+		// The client does not go through the hub.
+		cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(demo.Dir(), "members", member, "kubeconfig"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,7 +150,7 @@ func watchCopies(t testing.TB, ns string) *copies {
 		if len(list.Items) > 0 {
 			t.Fatalf("%s has objects of namespace %s already", member, ns)
 		}
-		// A watch that ends goes on where it ended.
+		// A watch that ends is resumed at its last resourceVersion.
 		w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
 			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 				options.LabelSelector = placedConfigMaps
@@ -191,13 +192,13 @@ func (c *copies) note(member string, e watch.Event) {
 	}
 }
 
-// some waits until a member has one.
+// some waits until some member has a copy.
 func (c *copies) some(t testing.TB) {
 	t.Helper()
 	c.eventually(t, "something is placed", func(_, most int) bool { return most > 0 })
 }
 
-// each waits until each member has as many.
+// each waits until each member has count copies.
 func (c *copies) each(t testing.TB, count int) {
 	t.Helper()
 	c.eventually(t, fmt.Sprintf("each member has %d", count), func(fewest, most int) bool { return fewest == count && most == count })
@@ -222,8 +223,8 @@ func (c *copies) eventually(t testing.TB, what string, enough func(fewest, most 
 	})
 }
 
-// once fails the test if one was placed again in a member after it was gone there, or under the
-// same name beside it.
+// once fails the test if a member got a copy of a name more than once, also after the copy was
+// deleted.
 func (c *copies) once(t testing.TB, count int) {
 	t.Helper()
 	c.mu.Lock()
@@ -241,9 +242,9 @@ func (c *copies) once(t testing.TB, count int) {
 }
 
 // TestKillInTheMiddleOf200Placements kills a process of the hub with SIGKILL while objects are
-// being placed: one that Seed chooses, or with SOAK each. Everything must converge: nothing
-// missing, nothing created twice, nothing left after deletion. What becomes of writes that are on
-// their way when the hub's own process is killed is shown by TestKills of test/spine.
+// being placed: one that Seed selects, or each under SOAK. The fleet must converge: no copy is
+// missing, none is created twice, none is left after deletion. TestKills of test/spine covers
+// writes that are pending when the hub's own process is killed.
 func TestKillInTheMiddleOf200Placements(t *testing.T) {
 	const count = 200
 	demo.Dir() // the seed depends on the programs
@@ -254,7 +255,7 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 			placed := watchCopies(t, ns)
 			apply(t, "hub", configMapPolicy(ns))
 			apply(t, "hub", configMaps(0, count/2, ns))
-			// In the middle: some objects are there already, others are on their way.
+			// Now some copies exist already, and writes of others are pending.
 			placed.some(t)
 			signal(t, victim, syscall.SIGKILL)
 			eventually(t, deadline, func() string {
@@ -266,12 +267,14 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 			placed.each(t, count)
 			placed.once(t, count)
 
-			// One request deletes one object after the other, for as long as that takes: demo.Client would give up.
+			// One request deletes all objects one by one. That takes longer than the timeout of
+			// demo.Client.
 			hub, err := kubernetes.NewForConfig(demo.Config(t, "hub"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The API server ends a request after a minute, on a busy machine in the middle.
+			// The API server ends a request after a minute, and a busy machine may not be done
+			// by then.
 			eventually(t, 5*time.Minute, func() string {
 				if err := hub.CoreV1().ConfigMaps(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 					return err.Error()
@@ -285,9 +288,10 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 	}
 }
 
-// TestMemberGoneAndBack hangs a member's API server, and kills it: its status becomes unknown, the
-// fleet shows what was last seen of it, and objects that come meanwhile hold up nobody else. The
-// demo starts it again: it has all of them then, and those that it had are the same.
+// TestMemberGoneAndBack makes a member's API server hang, and kills it: its status becomes
+// unknown, the fleet shows its last known objects, and objects created meanwhile reach the
+// other members without delay. When the demo has started the API server again, the member gets
+// all of them and keeps the objects it had.
 func TestMemberGoneAndBack(t *testing.T) {
 	const member, apiServer = "birch", "birch-apiserver"
 	ns := namespace(t, "gone")
@@ -316,7 +320,7 @@ func TestMemberGoneAndBack(t *testing.T) {
 		}
 		return ""
 	}
-	eventually(t, deadline, shown) // else there is nothing that was last seen
+	eventually(t, deadline, shown) // so that the mirror has the objects
 
 	signal(t, apiServer, syscall.SIGSTOP)
 	eventually(t, deadline, func() string {
@@ -349,8 +353,8 @@ func TestMemberGoneAndBack(t *testing.T) {
 	demo.Kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+member, "--timeout=180s")
 }
 
-// TestNoOrphansWhenTheDemoIsKilled kills a demo's own process with SIGKILL: every process
-// that it started must go.
+// TestNoOrphansWhenTheDemoIsKilled kills a demo's own process with SIGKILL: every process that
+// it started must end.
 func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -359,7 +363,7 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	// The last to start is a member's API server, the hub's own children run by then.
+	// A member's API server starts last. The hub's own children run by then.
 	eventually(t, deadline, func() string {
 		running := strings.Join(demo.ProcessesOf(dir), "\n")
 		for _, p := range []string{"kube-apiserver", "kube-controller-manager", "members/oak"} {
@@ -381,7 +385,7 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 	})
 }
 
-// TestDemoInTheForeground runs a demo as a newcomer does, and ends it with Ctrl-C.
+// TestDemoInTheForeground runs a demo as a new user does, and ends it with Ctrl-C.
 func TestDemoInTheForeground(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -411,7 +415,8 @@ func TestDemoInTheForeground(t *testing.T) {
 		return ""
 	})
 	for _, want := range []string{
-		"starting a hub", "joining clusters", "waiting until the sample is ready", // progress, line by line
+		// Progress is printed line by line.
+		"starting a hub", "joining clusters", "waiting until the sample is ready",
 		"hello   oak       6          Healthy",
 		"kubectl --context fleet get pods -A", "kubectl --context hub -n demo patch website", "orrery cluster describe oak",
 	} {

@@ -21,7 +21,7 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// TestJoinAndUnjoin joins an API server that the demo knows nothing of.
+// TestJoinAndUnjoin joins an API server that is not part of the demo.
 func TestJoinAndUnjoin(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartServer(t)
@@ -32,15 +32,16 @@ func TestJoinAndUnjoin(t *testing.T) {
 	join(t, "mine", "--cluster-kubeconfig", file, "--region", "eu-west-1", "--labels", "env=dev")
 	t.Cleanup(func() { demo.Run(t, "cluster", "unjoin", "mine") })
 
-	// The hub has an account of its own there, and not the kubeconfig's credentials.
+	// The hub uses an account of its own there, not the credentials of the kubeconfig.
 	if text := demo.Kubectl(t, "hub", "get", "secret", "-n", "orrery-cluster", "mine", "-o", "jsonpath={.data.grant}"); text == "" {
 		t.Error("the Secret of the cluster has no token of an account that the hub renews")
 	}
-	// The kubeconfig has a context for it at once.
+	// The kubeconfig has a context for the cluster at once.
 	demo.Kubectl(t, "mine", "get", "namespaces")
 
-	// The same cluster under another name, and the hub itself, are refused.
-	// A busy hub may not answer the join in time, which then says so and nothing about the cluster.
+	// A join of the same cluster under another name, or of the hub itself, is refused. A busy
+	// hub may not answer the join in time. The error then says so, and nothing about the
+	// cluster.
 	refused := func(says string, args ...string) {
 		t.Helper()
 		eventually(t, deadline, func() string {
@@ -67,7 +68,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 		return ""
 	})
 	demo.Unjoin(t, "mine")
-	// What was placed keeps running, without our marks.
+	// The copies stay, without our labels.
 	text := kubectlIn(t, file, "get", "configmaps", "-n", ns, "-o", "yaml")
 	if n := strings.Count(text, "name: c00"); n != 3 {
 		t.Errorf("%d of 3 objects are left after unjoin:\n%s", n, text)
@@ -75,14 +76,15 @@ func TestJoinAndUnjoin(t *testing.T) {
 	if strings.Contains(text, "work.orrery.dev/binding") {
 		t.Errorf("marks are left after unjoin:\n%s", text)
 	}
-	// Nothing of the hub stays: its account had its rights by a binding.
+	// No object of the hub stays, such as the binding that gave its account rights.
 	if text := kubectlIn(t, file, "get", "clusterrolebindings", "-o", "name"); strings.Contains(text, "orrery:") {
 		t.Errorf("bindings of the hub are left after unjoin:\n%s", text)
 	}
 
-	// With --delete-workloads what was placed goes, and nothing else.
+	// With --delete-workloads the copies are deleted, and nothing else.
 	join(t, "mine", "--cluster-kubeconfig", file)
-	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "c000-configmap", "-n", ns) // what was orphaned is ours again
+	// The hub has taken over the orphaned copies.
+	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "c000-configmap", "-n", ns)
 	other := namespace(t, "join-again")
 	apply(t, "hub", strings.ReplaceAll(configMapPolicy(other), "spec:", "spec:\n  placement: {clusterAffinity: {clusterNames: [mine]}}"))
 	apply(t, "hub", configMaps(0, 3, other))
@@ -102,7 +104,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 			t.Errorf("%d objects are left in namespace %s, want %d:\n%s", n, namespace, want, text)
 		}
 	}
-	// The member's context is gone with it.
+	// The member's context is gone as well.
 	eventually(t, deadline, func() string {
 		if out, err := demo.TryKubectl("mine", "", "version"); err == nil || !strings.Contains(out, `"mine" does not exist`) {
 			return out
@@ -111,8 +113,8 @@ func TestJoinAndUnjoin(t *testing.T) {
 	})
 }
 
-// TestJoinIsRefused joins with kubeconfigs that cannot work. Each says why, and nothing is
-// stored.
+// TestJoinIsRefused joins with kubeconfigs that cannot work. Each error gives the reason, and
+// nothing is stored.
 func TestJoinIsRefused(t *testing.T) {
 	t.Parallel()
 	good, err := os.ReadFile(filepath.Join(demo.Dir(), "members", "oak", "kubeconfig"))

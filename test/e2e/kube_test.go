@@ -11,7 +11,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// The Kubernetes components are in one binary and say which version they are.
+// TestKubeBinary: the Kubernetes components are in one binary and print their version.
 func TestKubeBinary(t *testing.T) {
 	t.Parallel()
 	module, err := os.ReadFile(filepath.Join(testenv.Root(), "kube", "go.mod"))
@@ -33,14 +33,14 @@ func TestKubeBinary(t *testing.T) {
 	}
 }
 
-// The components are built once for each content of kube/.
+// TestKubeBinaryIsCached: the components are built once for each content of kube/.
 func TestKubeBinaryIsCached(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "kube"), os.DirFS(filepath.Join(testenv.Root(), "kube"))); err != nil {
 		t.Fatal(err)
 	}
-	// A compiler that counts.
+	// The fake compiler counts its runs.
 	const compiler = `#!/bin/sh
 [ "$1" = build ] || exit 0
 echo built >> "$BUILDS"

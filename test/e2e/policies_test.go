@@ -13,7 +13,7 @@ import (
 )
 
 // hasCondition waits until an object on the hub has a condition, given as Type=Status/Reason,
-// whose message says every word of says.
+// whose message contains all texts in says.
 func hasCondition(t testing.TB, want string, says []string, object ...string) {
 	t.Helper()
 	kind, rest, _ := strings.Cut(want, "=")
@@ -45,7 +45,7 @@ func hasCondition(t testing.TB, want string, says []string, object ...string) {
 	})
 }
 
-// shows waits until kubectl get prints exactly this; "" also where the object is absent.
+// shows waits until kubectl get prints exactly want. "" also matches a missing object.
 func shows(t testing.TB, context, want string, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
@@ -83,8 +83,8 @@ const (
 	inOakAndPine  = "placement: {clusterAffinity: {clusterNames: [oak, pine]}}"
 )
 
-// An object that is in a member already and is not ours is left alone, unless the policy
-// says Overwrite.
+// TestObjectThatIsNotOurs: an unmanaged object in a member is not changed, unless the policy
+// has Overwrite.
 func TestObjectThatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "foreign")
@@ -99,22 +99,23 @@ func TestObjectThatIsNotOurs(t *testing.T) {
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak"}, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "theirs []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 
-	// Who owns the hub's namespace does not own oak's of that name, unless an administrator says
-	// so.
+	// The owner of the hub's namespace does not own oak's namespace of that name, unless an
+	// administrator allows that.
 	demo.Kubectl(t, "hub", "patch", "propagationpolicy", "all", "-n", ns, "--type=merge", "-p", `{"spec":{"conflictResolution":"Overwrite"}}`)
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak", "work.orrery.dev/allow-takeover"}, "resourcebinding", "settings-configmap", "-n", ns)
 	demo.Kubectl(t, "hub", "label", "namespace", ns, "work.orrery.dev/allow-takeover=true")
 	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "ours", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
 
-	// It was there before this hub, as its namespace was: both are left.
+	// The object and its namespace existed before this hub, so both stay.
 	demo.Kubectl(t, "hub", "delete", "namespace", ns)
 	absent(t, "pine", "namespace", ns)
 	shows(t, "oak", "ours []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 	shows(t, "oak", "Active", "namespace", ns, "-o", "jsonpath={.status.phase}")
 }
 
-// Of two policies that select an object one places it, and the other says which.
+// TestTwoPoliciesClaimOneObject: of two policies that select an object, one places it. The
+// status of the other names it.
 func TestTwoPoliciesClaimOneObject(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "claims")
@@ -142,7 +143,7 @@ spec:
 	hasCondition(t, "Undisputed=True/Undisputed", nil, "clusterpropagationpolicy", "claims")
 }
 
-// A policy that places nothing says why.
+// TestPolicyThatPlacesNothing: a policy that places nothing reports the reason.
 func TestPolicyThatPlacesNothing(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "nothing")
@@ -156,7 +157,8 @@ func TestPolicyThatPlacesNothing(t *testing.T) {
 	hasCondition(t, "Scheduled=False/NoClusterFits", []string{"nowhere: UnknownCluster"}, "resourcebinding", "settings-configmap", "-n", ns)
 }
 
-// A cluster-wide policy says what of system namespaces it leaves out, and how it is placed.
+// TestSkippedInSystemNamespaces: a cluster-wide policy reports the objects of system namespaces
+// that it skips, and how to place them.
 func TestSkippedInSystemNamespaces(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "skipped")
@@ -202,8 +204,8 @@ spec:
 `
 }
 
-// A kind that one member does not serve is placed in the others, and there once it is
-// served.
+// TestKindThatAMemberDoesNotServe: a kind that one member does not serve is placed in the
+// others. It is placed in that member once the member serves it.
 func TestKindThatAMemberDoesNotServe(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "kinds")
@@ -234,9 +236,9 @@ func TestKindThatAMemberDoesNotServe(t *testing.T) {
 	shows(t, "fleet", "oak pine", "widgets.e2e.example.org", "-n", ns, "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
 }
 
-// A CustomResourceDefinition and its objects are placed by policies of their own, in the same
-// moment and in either order: what needs the definition waits for it, says so, and goes where it
-// is.
+// TestDefinitionPlacedWithItsObjects: separate policies place a CustomResourceDefinition and
+// its objects at the same time, in either order. An object waits for the definition, reports
+// that, and is then placed where the definition is.
 func TestDefinitionPlacedWithItsObjects(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "definitions")
@@ -282,7 +284,8 @@ spec:
 	hasCondition(t, "Healthy=True/Healthy", nil, "clusterresourcebinding", "cranks.e2e.example.org-customresourcedefinition")
 }
 
-// When a member refuses a manifest, the binding has the member's own words.
+// TestManifestThatAMemberRejects: when a member rejects a manifest, the binding has the
+// member's message.
 func TestManifestThatAMemberRejects(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "rejected")
@@ -307,7 +310,7 @@ spec:
 	t.Cleanup(func() {
 		demo.Kubectl(t, "pine", "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "e2e-rejected")
 	})
-	// It is in force when it refuses us.
+	// The policy is in force when it rejects our own request.
 	demo.Kubectl(t, "pine", "create", "namespace", ns)
 	eventually(t, deadline, func() string {
 		out, _ := demo.TryKubectl("pine", configMap(ns, "probe", "", "mallory"), "apply", "--dry-run=server", "-f", "-")
@@ -342,8 +345,8 @@ spec:
 	demo.Kubectl(t, "pine", "delete", "namespace", ns, "--wait=false")
 }
 
-// Overrides differ by cluster; cluster-wide ones are applied first, and what they changed
-// is as before when they are gone.
+// TestOverrides: overrides differ by cluster. Cluster-wide overrides are applied first. When
+// overrides are deleted, the fields have their former values again.
 func TestOverrides(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "overrides")
@@ -379,7 +382,7 @@ spec:
 	shows(t, "oak", "docker.io/library/nginx:1.29 1", image...)
 	shows(t, "pine", "docker.io/library/nginx:canary 2", image...)
 
-	// One that does not fit is named, and the cluster keeps what it has.
+	// An override that cannot be applied is named, and the cluster keeps its copy.
 	demo.Kubectl(t, "hub", "patch", "overridepolicy", "local", "-n", ns, "--type=json", "-p",
 		`[{"op":"replace","path":"/spec/overrideRules/0/overriders/plaintext/0/path","value":"/spec/nonsense/deep"}]`)
 	hasCondition(t, "FullyApplied=False/RenderFailed", []string{"pine", "local", "/spec/nonsense/deep"}, "resourcebinding", "web-deployment", "-n", ns)
@@ -389,8 +392,8 @@ spec:
 	shows(t, "pine", "docker.io/library/nginx:1.29 1", image...)
 }
 
-// Objects are selected by label. One that loses the label keeps its placement, which says
-// that nobody claims it, until it is deleted.
+// TestSelectedByLabel: policies select objects by label. An object that loses the label keeps
+// its placement until it is deleted, and its binding reports that no policy claims it.
 func TestSelectedByLabel(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "labels")
@@ -414,7 +417,7 @@ func TestSelectedByLabel(t *testing.T) {
 	absent(t, "hub", "resourcebinding", "in-configmap", "-n", ns)
 }
 
-// Bad input is refused when it is applied, with the path of the field.
+// TestRefusedInput: invalid input is refused when it is applied, with the path of the field.
 func TestRefusedInput(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "refused")
@@ -444,7 +447,7 @@ func TestRefusedInput(t *testing.T) {
 		"SiteIsNoURL":            {fmt.Sprintf(site, "site.git", ""), "spec.gitRepo: Invalid value"},
 	} {
 		if !t.Run(name, func(t *testing.T) {
-			eventually(t, deadline, func() string { // a busy API server may say something else first
+			eventually(t, deadline, func() string { // a busy API server may give another error first
 				out, err := demo.TryKubectl("hub", tc.manifest, "apply", "--dry-run=server", "-f", "-")
 				if err == nil {
 					t.Fatalf("want a refusal that says %q, got:\n%s", tc.says, out)
@@ -455,13 +458,13 @@ func TestRefusedInput(t *testing.T) {
 				return ""
 			})
 		}) {
-			t.FailNow() // each further case might take as long
+			t.FailNow() // every further case might take as long
 		}
 	}
 }
 
-// The statuses of every kind with a status of its own add up on the hub, and kubectl's
-// words for them work.
+// TestStatusesAddUp: for every kind with a status of its own, the hub adds up the statuses, and
+// kubectl's commands for them work.
 func TestStatusesAddUp(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "statuses")
@@ -498,7 +501,8 @@ spec: {completions: 2, parallelism: 2, `+fmt.Sprintf(pod, ns, "once", ", restart
 	hasCondition(t, "Healthy=True/Healthy", nil, "resourcebinding", "db-service", "-n", ns)
 }
 
-// Replicas are shared out: by static weights, and by what fits into the nodes.
+// TestReplicasAreDivided: replicas are divided by static weights, and by free capacity of
+// nodes.
 func TestReplicasAreDivided(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "divided")
@@ -515,7 +519,7 @@ func TestReplicasAreDivided(t *testing.T) {
 	shows(t, "pine", "3", "deployment", "static", "-n", ns, "-o", replicas)
 	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/static", "--timeout=180s")
 
-	// Nodes have 8 cores: one such pod fits into each, and there are six nodes.
+	// Nodes have 8 cores, so that one such pod fits into each. There are six nodes.
 	apply(t, "hub", fmt.Sprintf(`
 apiVersion: apps/v1
 kind: Deployment
@@ -531,8 +535,8 @@ spec:
 	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=180s")
 }
 
-// By free capacity replicas go where a node takes them, and where the namespace's quota lets them
-// in.
+// TestReplicasGoWhereTheyMayRun: by free capacity, replicas are placed where nodes have
+// capacity and the namespace's quota admits them.
 func TestReplicasGoWhereTheyMayRun(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "room")
@@ -559,8 +563,8 @@ spec:
 	shows(t, "hub", "pine=3", "resourcebinding", "first-deployment", "-n", ns, "-o", "jsonpath={range .spec.clusters[*]}{.name}={.replicas}{end}")
 	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/first", "--timeout=180s")
 
-	// Nobody counts what is used of a quota in these clusters but their API servers, for pods that
-	// come.
+	// In these clusters only the API servers count the use of a quota, when pods are created.
+	// So the test writes the status.
 	demo.Kubectl(t, "pine", "-n", ns, "create", "quota", "q", "--hard=pods=5")
 	demo.Kubectl(t, "pine", "-n", ns, "patch", "resourcequota", "q", "--subresource=status", "--type=merge", "-p", `{"status": {"hard": {"pods": "5"}, "used": {"pods": "3"}}}`)
 	shows(t, "fleet", "3", "resourcequotas", "-n", ns, "-o", "jsonpath={.items[*].status.used.pods}")
@@ -572,14 +576,16 @@ spec:
 	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/second", "--timeout=180s")
 }
 
-// A member's context is the member: what it answers, refusals too, passes unchanged.
+// TestMemberContext: a member's context behaves like the member. Its answers, also refusals,
+// are unchanged.
 func TestMemberContext(t *testing.T) {
 	t.Parallel()
 	direct := filepath.Join(demo.Dir(), "members", "oak", "kubeconfig")
 	ns := namespace(t, "member-context")
 	demo.Kubectl(t, "oak", "create", "namespace", ns)
 	t.Cleanup(func() { demo.Kubectl(t, "oak", "delete", "namespace", ns, "--wait=false") })
-	// A pod, whose node is simulated, as soon as its service account is made.
+	// The node of the pod is simulated. The pod can be created as soon as its ServiceAccount
+	// exists.
 	eventually(t, deadline, func() string {
 		if out, err := demo.TryKubectl("oak", "", "-n", ns, "run", "web", "--image=nginx"); err != nil {
 			return out
@@ -611,7 +617,7 @@ func TestMemberContext(t *testing.T) {
 	}
 }
 
-// Everything that lists something prints it in every format.
+// TestFormats: every command that lists objects prints them in every format.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"cluster list", "cluster describe oak", "demo status"} {
@@ -632,7 +638,7 @@ func TestFormats(t *testing.T) {
 					t.Errorf("no JSON:\n%s", out)
 				}
 			}) {
-				t.FailNow() // each further case might take as long
+				t.FailNow() // every further case might take as long
 			}
 		}
 	}

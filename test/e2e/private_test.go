@@ -16,7 +16,7 @@ func TestFilesArePrivate(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir(demo.Dir(), func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // it was replaced meanwhile
+			return nil // the file was replaced meanwhile
 		}
 		if err != nil {
 			return err

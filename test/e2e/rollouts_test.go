@@ -11,7 +11,8 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// Helm 3 waits on the hub until every cluster is ready, and rollouts are listed and undone there.
+// TestRollouts: Helm 3 waits on the hub until every cluster is ready. Rollouts are listed and
+// undone there.
 func TestRollouts(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "rollouts")

@@ -56,12 +56,13 @@ func TestSearch(t *testing.T) {
 				}
 				return ""
 			}
-			// A busy hub may not answer in time. And somebody is typing: a completion that takes
-			// longer than they would wait offers nothing.
+			// A busy hub may not answer in time. In particular, a completion offers nothing if
+			// it would keep the typing user waiting.
 			eventually(t, deadline, look)
 		})
 	}
-	// What it prints for people comes beside: another test joins a cluster, of which not all is known yet.
+	// Warnings must go to stderr only. There may be some, because another test joins a cluster
+	// whose mirror is not complete yet.
 	eventually(t, deadline, func() string {
 		cmd := testenv.Program(t.Context(), demo.Orrery(), "search", "-o", "json", "kind:Namespace name:kube-system")
 		var stderr strings.Builder

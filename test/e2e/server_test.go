@@ -25,13 +25,13 @@ import (
 // server is an `orrery server` of one test.
 type server struct {
 	cmd *exec.Cmd
-	dir string // its data directory as this process sees it
-	log string // its standard error
+	dir string // its data directory as the test process sees it
+	log string // the file with its standard error
 }
 
-// serverCommand returns an orrery server with a data directory. With a size, the directory
-// is a file system of its own of that size, which only the server and its children see:
-// in a mount namespace, for which no privilege is needed.
+// serverCommand returns an orrery server with a data directory. With a size, the directory is a
+// file system of that size in a mount namespace, which needs no privilege. Only the server and
+// its children see it.
 func serverCommand(dir, size string, args ...string) *exec.Cmd {
 	command := append([]string{demo.Orrery(), "server", "--data-dir", dir, "--kube-binary", testenv.KubeBinary()}, args...)
 	if size != "" {
@@ -83,8 +83,8 @@ func (s *server) text(t *testing.T) string {
 	return string(text)
 }
 
-// fill leaves no byte free in the server's data directory; the returned function makes
-// room again.
+// fill leaves no byte free in the server's data directory. The returned function frees the
+// space again.
 func (s *server) fill(t *testing.T) (empty func()) {
 	t.Helper()
 	path := filepath.Join(s.dir, "filler")
@@ -114,7 +114,8 @@ func (s *server) kubectl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// must runs kubectl until it works. What an earlier attempt has created is created.
+// must runs kubectl until it succeeds. Objects that an earlier attempt has created count as
+// created.
 func (s *server) must(t *testing.T, stdin string, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
@@ -125,7 +126,7 @@ func (s *server) must(t *testing.T, stdin string, args ...string) {
 	})
 }
 
-// until waits until kubectl get prints what is wanted.
+// until waits until kubectl get prints want.
 func (s *server) until(t *testing.T, want string, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
@@ -137,7 +138,7 @@ func (s *server) until(t *testing.T, want string, args ...string) {
 	})
 }
 
-// filling is about size bytes, which no store compresses to much less. Each name has its own.
+// filling returns about size bytes that hardly compress. They differ for each name.
 func filling(name string, size int) string {
 	fill := make([]byte, size*3/4)
 	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(fill) // it never fails
@@ -148,11 +149,12 @@ func bigConfigMap(name string, size int) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {fill: %q}\n", name, filling(name, size))
 }
 
-// TestExternalAPIServer runs Orrery on an API server that exists already, with a data
-// directory that becomes full and has room again.
+// TestExternalAPIServer runs Orrery on an existing API server, with a data directory that
+// becomes full and has free space again.
 func TestExternalAPIServer(t *testing.T) {
 	t.Parallel()
-	// An API server as others run it: nothing of Orrery but its start is used.
+	// The API server stands for one that others run: the test uses only Orrery's code to start
+	// it.
 	external, err := hub.Start(t.Context(), hub.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +182,8 @@ func TestExternalAPIServer(t *testing.T) {
 	s.until(t, "configmap/first", "--context=oak", "configmap", "first", "-n", "default", "-o", "name")
 	s.until(t, "oak", "--context=fleet", "configmap", "first", "-n", "default")
 
-	// The mirror cannot write. It says so; placing goes on; what was stored is answered.
+	// The mirror cannot write and reports that. Placing continues, and stored objects can be
+	// read.
 	empty := s.fill(t)
 	const count = 30
 	for i := range count {
@@ -202,7 +205,8 @@ func TestExternalAPIServer(t *testing.T) {
 	})
 }
 
-// TestServerIsRefused starts servers that cannot run: each says why and touches nothing.
+// TestServerIsRefused starts servers that cannot run: each prints the reason and changes
+// nothing.
 func TestServerIsRefused(t *testing.T) {
 	t.Parallel()
 	newer := t.TempDir()
@@ -241,8 +245,8 @@ func TestServerIsRefused(t *testing.T) {
 	}
 }
 
-// TestDiskOfARunningHub fills the disk of a hub with its etcd: writes are refused, nothing
-// that was acknowledged is lost, and it goes on by itself when there is room.
+// TestDiskOfARunningHub fills the disk of a hub with its etcd: writes are refused, no
+// acknowledged write is lost, and the hub recovers by itself when there is free space.
 func TestDiskOfARunningHub(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "200m", "--secure-port=0")
@@ -262,7 +266,7 @@ func TestDiskOfARunningHub(t *testing.T) {
 		return ""
 	})
 	empty := s.fill(t)
-	// A busy API server refuses now and then, too: it is the disk when the log says so.
+	// A busy API server also refuses some writes. The log shows whether the disk is the reason.
 	eventually(t, deadline, func() string {
 		if _, err := create(); err == nil {
 			return "writes are still accepted"
@@ -274,7 +278,7 @@ func TestDiskOfARunningHub(t *testing.T) {
 	})
 	empty()
 	eventually(t, deadline, func() string {
-		// The refused one may have been stored all the same.
+		// The refused write may have been stored nevertheless.
 		out, err := s.kubectl(bigConfigMap("after", 10), "--context=hub", "apply", "-f", "-")
 		if err != nil {
 			return out

@@ -15,7 +15,8 @@ func BenchmarkOneHost(b *testing.B) {
 	for b.Loop() {
 		s := newTestbed(b, 1)
 		file := s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
-		s.Orrery("cluster", "plan", "-f", file) // fetches the checksums; the files are fetched by the first run of all
+		// This fetches the checksums. The first run of all fetches the files.
+		s.Orrery("cluster", "plan", "-f", file)
 		start := time.Now()
 		s.Orrery("cluster", "create", "-f", file, "--yes")
 		b.ReportMetric(time.Since(start).Seconds(), "create-s")
@@ -28,9 +29,10 @@ func BenchmarkOneHost(b *testing.B) {
 	}
 }
 
-// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has a
-// quorum and the API servers answer, and in all; an apply with nothing to do; and two that are
-// rolled: every API server and kubelet is restarted, one after another, and then every etcd.
+// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has
+// a quorum and the API servers answer, and in total. It also measures an apply without changes,
+// and two rolling changes: one restarts every API server and kubelet, one after another, the
+// other every etcd.
 func BenchmarkFiveHosts(b *testing.B) {
 	for b.Loop() {
 		s := newTestbed(b, 5)

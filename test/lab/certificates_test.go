@@ -23,15 +23,16 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// renewsWhatExpired lets all certificates of the cluster expire, and starts everything anew that
-// uses them: members of etcd do not find each other any more, no API server answers and no kubelet
-// is let in. One apply mends that, and moves no pod.
+// renewsWhatExpired replaces all certificates of the cluster by expired ones, and restarts
+// every process that uses them. Then etcd members refuse one another, no API server answers,
+// and no kubelet can connect. One apply repairs the cluster, and moves no pod.
 func (s *testbed) renewsWhatExpired(file string, hosts []*lab.Host) {
 	s.T.Helper()
 	pods := s.pods()
 	s.expire(hosts)
 	for _, h := range hosts {
-		// Within the host: its processes have a namespace of their own.
+		// The command runs in the host, because its processes have a PID namespace of their
+		// own.
 		if _, err := h.Run(s.T.Context(), "sh", "-c", `kill -9 $(pgrep -f "^/opt/orrery/bin/(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy)( |$)")`); err != nil {
 			s.T.Fatal(err)
 		}
@@ -66,8 +67,7 @@ func (s *testbed) pods() string {
 	return s.Kubectl("", "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
 }
 
-// expire puts certificates that have expired in the place of all that are on hosts and in the
-// state.
+// expire replaces all certificates on hosts and in the state by expired ones.
 func (s *testbed) expire(hosts []*lab.Host) {
 	s.T.Helper()
 	files := lifecycle.Files(s.State)
@@ -75,7 +75,7 @@ func (s *testbed) expire(hosts []*lab.Host) {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	var pairs []string // what is replaced by what
+	var pairs []string // old and new texts, alternately
 	for _, l := range plan.Leaves("oak", state.Applied) {
 		pair := state.Keys[l.Name]
 		expired := s.expired(pair.Cert, state.InUse()[l.Authority])
@@ -116,7 +116,7 @@ func (s *testbed) expire(hosts []*lab.Host) {
 	}
 }
 
-// expired is a certificate with the same key and names that ended an hour ago.
+// expired returns a certificate with the same key and names that expired an hour ago.
 func (s *testbed) expired(cert []byte, by pki.KeyPair) []byte {
 	s.T.Helper()
 	block, _ := pem.Decode(cert)

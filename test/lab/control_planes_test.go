@@ -18,8 +18,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it,
-// and adds and removes a worker that runs a workload.
+// TestThreeControlPlanes replaces all certificates by expired ones, loses a control plane
+// permanently, replaces it, and adds and removes a worker that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
 	t.Parallel()
 	large(t)
@@ -33,7 +33,7 @@ func TestThreeControlPlanes(t *testing.T) {
 	s.serves(2)
 	s.wantNodes("host-1", "host-2", "host-3", "host-4", "host-5")
 
-	// Taking one away while another is lost would break the quorum.
+	// To remove another control plane now would break the quorum.
 	dead := s.Host("host-1")
 	dead.Kill()
 	alive := s.Client(s.Host("host-2"))
@@ -63,7 +63,7 @@ func TestThreeControlPlanes(t *testing.T) {
 	s.Orrery("cluster", "delete-node", "oak", "host-1", "--forget-unreachable", "--yes")
 	s.wantNodes("host-2", "host-3", "host-4", "host-5")
 
-	// A fresh one takes its place, and a worker comes.
+	// A new host replaces it, and a worker is added.
 	var fresh []*lab.Host
 	for range 2 {
 		h, err := s.AddHost(t.Context())
@@ -94,7 +94,7 @@ func TestThreeControlPlanes(t *testing.T) {
 	s.serves(2)
 }
 
-// wantNodes waits until exactly these nodes are there, and ready.
+// wantNodes waits until exactly these nodes exist, and are ready.
 func (s *testbed) wantNodes(names ...string) {
 	s.T.Helper()
 	slices.Sort(names)
@@ -108,8 +108,8 @@ func (s *testbed) wantNodes(names ...string) {
 	})
 }
 
-// starts lists the processes of our components on a host. The controller-manager and the scheduler
-// are left out: they end by themselves, and start again, if they do not renew their Lease in time.
+// starts returns the processes of our components on a host. It omits the controller-manager and
+// the scheduler: they end, and are started again, if they do not renew their Lease in time.
 func (s *testbed) starts(h *lab.Host) string {
 	s.T.Helper()
 	out, err := h.Run(s.T.Context(), "sh", "-c", `for name in etcd kube-apiserver kubelet containerd; do echo $name $(pgrep -f "^/opt/orrery/bin/$name( |$)"); done`)
@@ -119,8 +119,8 @@ func (s *testbed) starts(h *lab.Host) string {
 	return out
 }
 
-// keepsBudget takes a worker out that runs the whole workload: while it is drained, the disruption
-// budget holds.
+// keepsBudget removes a worker that runs the whole workload. While the worker is drained, the
+// disruption budget holds.
 func (s *testbed) keepsBudget(h *lab.Host) {
 	s.T.Helper()
 	cs := s.Client(nil)
@@ -136,12 +136,12 @@ func (s *testbed) keepsBudget(h *lab.Host) {
 	s.Eventually("the budget is made", func(ctx context.Context) error {
 		_, err := cs.PolicyV1().PodDisruptionBudgets("default").Create(ctx, budget, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // by an attempt whose answer was lost
+			return nil // an earlier attempt had no answer
 		}
 		return err
 	})
-	// The pods may run nowhere else: the budget forbids that the last one goes, and the drain says
-	// so.
+	// The pods cannot run on another node. The budget protects the last pod, and the error of
+	// the drain names the budget.
 	out, err := s.Try("cluster", "delete-node", "oak", h.Name, "--drain-timeout", "10s", "--attempts", "1", "--yes")
 	if err == nil || !strings.Contains(out, "budget") {
 		s.T.Errorf("a drain against a disruption budget: %v\n%s", err, out)

@@ -22,8 +22,8 @@ import (
 )
 
 // TestFiveHosts changes three control planes and two workers that all run a workload with a
-// disruption budget: by the hash of a plan, first while a host does not answer; with a setting that
-// no kubelet starts with, and back; and with two hosts less.
+// disruption budget: by the hash of a plan, first while a host does not answer; with a setting
+// that prevents the start of every kubelet, and back; and with two hosts less.
 func TestFiveHosts(t *testing.T) {
 	t.Parallel()
 	large(t)
@@ -50,7 +50,8 @@ func TestFiveHosts(t *testing.T) {
 	s.shrinks(j, "host-4", "host-5")
 }
 
-// spreads runs the workload with one pod on each node, of which one may be missing.
+// spreads runs the workload with one pod on each node. Its disruption budget lets one pod be
+// missing.
 func (s *testbed) spreads(nodes ...string) {
 	s.T.Helper()
 	s.Kubectl(strings.Replace(s.WebManifest(len(nodes)), "      terminationGracePeriodSeconds: 1\n", `      terminationGracePeriodSeconds: 1
@@ -71,8 +72,8 @@ spec:
 	}
 }
 
-// webPods are the pods of the workload by their nodes, each with how often its container was
-// started.
+// webPods returns the pods of the workload by node, with the restart counts of their
+// containers.
 func (s *testbed) webPods() map[string]string {
 	s.T.Helper()
 	var pods *corev1.PodList
@@ -89,8 +90,8 @@ func (s *testbed) webPods() map[string]string {
 	return all
 }
 
-// wholeOrNotAtAll does a plan by its hash: nothing of it while a host does not answer, and all of
-// it once it is back.
+// wholeOrNotAtAll applies a plan by its hash. While a host does not answer, apply must change
+// nothing. Once the host is back, apply must do the whole plan.
 func (s *testbed) wholeOrNotAtAll(file string, away *lab.Host) {
 	s.T.Helper()
 	var changes plan.Changes
@@ -103,8 +104,8 @@ func (s *testbed) wholeOrNotAtAll(file string, away *lab.Host) {
 		s.T.Fatal(err)
 	}
 	out, err := s.Try("cluster", "apply", "-f", file, "--plan", changes.Hash)
-	if mended := away.Mend(s.T.Context()); mended != nil {
-		s.T.Fatal(mended)
+	if reconnectErr := away.Reconnect(s.T.Context()); reconnectErr != nil {
+		s.T.Fatal(reconnectErr)
 	}
 	if err == nil {
 		s.T.Errorf("a plan was done of which a host did not answer:\n%s", out)
@@ -136,7 +137,7 @@ func (s *testbed) wholeOrNotAtAll(file string, away *lab.Host) {
 	}
 }
 
-// startsOf are the processes of our components, by host.
+// startsOf returns the processes of our components, by host.
 func (s *testbed) startsOf(hosts []*lab.Host) map[string]string {
 	s.T.Helper()
 	all := map[string]string{}
@@ -146,8 +147,8 @@ func (s *testbed) startsOf(hosts []*lab.Host) map[string]string {
 	return all
 }
 
-// rolled checks that the last run changed host after host, that no node was cordoned, since
-// restarts disturb no pod, and that the workload kept its budget all the time, and its pods.
+// rolled checks that the last run changed one host after the other. No node was cordoned,
+// because these restarts disturb no pod, and the workload kept its budget and its pods.
 func (s *testbed) rolled(j *journal, since moment, want []string) {
 	s.T.Helper()
 	steps := slices.DeleteFunc(slices.Clone(s.newest().Status.Steps), func(r lifecyclev1alpha1.StepRecord) bool {
@@ -170,7 +171,7 @@ func (s *testbed) rolled(j *journal, since moment, want []string) {
 	s.keptBudget(j, since)
 }
 
-// keptBudget checks that never more than one of the five pods was missing.
+// keptBudget checks that at no time more than one of the five pods was missing.
 func (s *testbed) keptBudget(j *journal, since moment) {
 	s.T.Helper()
 	fewest, story := j.fewestReady(since, func(string) bool { return true })
@@ -180,8 +181,9 @@ func (s *testbed) keptBudget(j *journal, since moment) {
 	}
 }
 
-// goesBack applies a setting with which no kubelet starts. The run ends at the first host, and says
-// which and what to do; on the others nothing is touched; and the generation before comes back.
+// goesBack applies a setting that prevents the start of kubelets. The run ends at the first
+// host, names it and what to do, and leaves the other hosts unchanged. The previous generation
+// can be restored.
 func (s *testbed) goesBack(j *journal, bad, good func() string) {
 	s.T.Helper()
 	first, rest := s.Hosts()[0], s.Hosts()[1:]
@@ -221,8 +223,8 @@ func (s *testbed) goesBack(j *journal, bad, good func() string) {
 	}
 }
 
-// shrinks takes hosts out, each of which runs a pod of the workload: they are cordoned and drained
-// within its budget, and go.
+// shrinks removes hosts that each run a pod of the workload: they are cordoned, drained within
+// its budget, and removed.
 func (s *testbed) shrinks(j *journal, names ...string) {
 	s.T.Helper()
 	since := s.now(j)

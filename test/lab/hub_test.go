@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// onHub turns the file of a cluster into what the hub takes: the key is in a Secret.
+// onHub converts the file of a cluster into the manifests for a hub. The key is in a Secret.
 func (s *testbed) onHub(file string, h *lab.Host) string {
 	s.T.Helper()
 	content, err := os.ReadFile(file)
@@ -23,9 +23,9 @@ func (s *testbed) onHub(file string, h *lab.Host) string {
 	return strings.ReplaceAll(string(content), "privateKeyPath: "+h.SSH().KeyFile, "secretRef: {namespace: orrery-cluster, name: hosts}")
 }
 
-// TestClusterObject builds a cluster by applying a Cluster to the hub, with nothing but kubectl,
-// while the hub is killed once. It joins by agents whose image its host has made. Deleting the
-// object takes it off the hosts.
+// TestClusterObject builds a cluster by applying a Cluster to the hub, only with kubectl, while
+// the hub is killed once. The cluster joins by agents, whose image is built on its host. The
+// deletion of the object removes the cluster from the hosts.
 func TestClusterObject(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)
@@ -48,7 +48,7 @@ func TestClusterObject(t *testing.T) {
 	file := s.File(site.Layout{
 		Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}, Extra: "    join: Pull\n    deletionPolicy: Delete\n",
 	})
-	// With the key in the object it is refused.
+	// A Cluster with the key in it is refused.
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

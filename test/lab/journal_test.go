@@ -19,14 +19,14 @@ import (
 	"orrery.dev/orrery/internal/lab"
 )
 
-// journal is all that becomes of the nodes and of the pods of a workload, as watches of several API
-// servers saw it: while one of them restarts the others miss nothing.
+// journal records all changes of the nodes and of the pods of a workload. It watches several
+// API servers, so that it misses nothing while one of them restarts.
 type journal struct {
 	cs  kubernetes.Interface
 	end func()
 
 	mu    sync.Mutex
-	nodes map[uint64]nodeEntry // by resource version, which orders all writes of a cluster
+	nodes map[uint64]nodeEntry // by resourceVersion, which orders all writes of a cluster
 	pods  map[uint64]podEntry
 	seen  map[string]map[string]uint64 // by API server and kind: the last version
 }
@@ -41,8 +41,8 @@ type podEntry struct {
 	ready      bool
 }
 
-// records begins a journal of the pods of web and of all nodes, as the API servers of some hosts
-// see them.
+// records starts a journal of the pods of web and of all nodes, from the API servers of these
+// hosts.
 func (s *testbed) records(hosts ...*lab.Host) *journal {
 	s.T.Helper()
 	ctx, cancel := context.WithCancel(s.T.Context())
@@ -55,7 +55,7 @@ func (s *testbed) records(hosts ...*lab.Host) *journal {
 	for _, h := range hosts {
 		j.seen[h.Name] = map[string]uint64{}
 		cfg := s.Config(h)
-		cfg.Timeout = 0 // of a watch it would be the end
+		cfg.Timeout = 0 // a timeout would end watches
 		cs, err := kubernetes.NewForConfig(cfg)
 		if err != nil {
 			s.T.Fatal(err)
@@ -100,7 +100,7 @@ func objects[T any, P interface {
 	return all
 }
 
-// follow lists and watches one kind at one API server, and begins anew whenever that server ends
+// follow lists and watches one kind at one API server, and lists again when that server ends
 // the watch.
 func (j *journal) follow(ctx context.Context, server string,
 	list func(context.Context, metav1.ListOptions) ([]metav1.Object, string, error),
@@ -123,16 +123,16 @@ func (j *journal) follow(ctx context.Context, server string,
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(100 * time.Millisecond): // it restarts, perhaps
+		case <-time.After(100 * time.Millisecond): // the server may be restarting
 		}
 	}
 }
 
-// note enters what an object was at a version.
+// note records the state of an object at its version.
 func (j *journal) note(server string, o metav1.Object, exists bool) {
 	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
-		return // a status, with which a watch ends
+		return // the status at the end of a watch
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -144,14 +144,14 @@ func (j *journal) note(server string, o metav1.Object, exists bool) {
 		ready := slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 		})
-		// One that is to end is not counted on any more.
+		// A pod that is being deleted no longer counts as ready.
 		j.pods[version] = podEntry{name: o.Name, node: o.Spec.NodeName, ready: exists && ready && o.DeletionTimestamp == nil}
 		j.seen[server]["pods"] = max(j.seen[server]["pods"], version)
 	}
 }
 
-// upToDate waits until the journal has all that was written before. It marks a node and a pod, and
-// every API server has to tell.
+// upToDate waits until the journal has all earlier writes: it marks a node and a pod, and waits
+// until every API server has sent the mark.
 func (s *testbed) upToDate(j *journal) {
 	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lab/seen":%q}}}`, time.Now().Format(time.RFC3339Nano))
@@ -194,10 +194,10 @@ func (s *testbed) upToDate(j *journal) {
 	})
 }
 
-// moment is a point of a journal.
+// moment is a position in a journal.
 type moment struct{ nodes, pods uint64 }
 
-// now is the present end of a journal.
+// now returns the current end of a journal.
 func (s *testbed) now(j *journal) moment {
 	s.T.Helper()
 	s.upToDate(j)
@@ -210,8 +210,8 @@ func (s *testbed) now(j *journal) moment {
 	return m
 }
 
-// fewestReady is how many pods were ready at the worst moment since another, of those on the nodes
-// that are asked for; and when each pod began and ended to be ready.
+// fewestReady returns the minimum number of ready pods since a moment, on the nodes for which
+// on returns true, and when each pod became ready and not ready.
 func (j *journal) fewestReady(since moment, on func(node string) bool) (fewest int, story []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -244,7 +244,8 @@ func (j *journal) fewestReady(since moment, on func(node string) bool) (fewest i
 	return fewest, story
 }
 
-// nodeActs are the cordons, the uncordons and the ends of nodes since a moment, in their order.
+// nodeActs returns the cordons, uncordons and deletions of nodes since a moment, in their
+// order.
 func (j *journal) nodeActs(since moment) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

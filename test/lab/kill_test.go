@@ -18,11 +18,10 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestKilledAtChosenSteps kills orrery with SIGKILL at steps of a create, of an add-node whose
-// hosts join etcd, of a delete-node whose host leaves it, and of a delete, and resumes each time:
-// at each step of the cluster, and at one of each component of each host, or without SOAK at a
-// third of these. That nothing is lost at any other step is shown on simulated hosts, with the same
-// agent.
+// TestKilledAtChosenSteps kills orrery with SIGKILL and resumes: during a create, an add-node
+// whose hosts join etcd, a delete-node whose host leaves etcd, and a delete. It kills at each
+// step of the cluster, and at one step of each component of each host, or without SOAK at a
+// third of these. Tests on simulated hosts with the same agent cover all other steps.
 func TestKilledAtChosenSteps(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 3)
@@ -37,7 +36,7 @@ func TestKilledAtChosenSteps(t *testing.T) {
 	all, missed := 0, []string{}
 	for _, act := range []struct {
 		args  func() []string
-		nodes []string // that are there, and ready, afterwards
+		nodes []string // that exist and are ready afterwards
 	}{
 		{func() []string { return []string{"cluster", "create", "-f", small()} }, []string{"host-1"}},
 		{func() []string { return []string{"cluster", "add-node", "-f", large()} }, []string{"host-1", "host-2", "host-3"}},
@@ -59,10 +58,10 @@ func TestKilledAtChosenSteps(t *testing.T) {
 	}
 }
 
-// chosen are steps that a command would do, as it names them when they begin: all those of the
-// cluster, and of each component on a host the one that starts it, or else its first. What is
-// undone goes quickly, and a host goes on for a moment when orrery is killed: of that it is every
-// third component.
+// chosen returns steps of a command, as the command prints them when they begin: all steps of
+// the cluster, and for each component on a host the step that starts it, or else its first
+// step. Removals are quick, and a host continues for a moment after orrery is killed. So chosen
+// takes only every third component of them.
 func (s *testbed) chosen(args ...string) []string {
 	s.T.Helper()
 	var changes plan.Changes
@@ -94,9 +93,9 @@ func (s *testbed) chosen(args ...string) []string {
 	return steps
 }
 
-// disturb runs a command and kills it as soon as it begins one of the steps, and goes on so with
-// its Operation until that is done. It returns the steps that never began while they were to be
-// killed.
+// disturb runs a command, kills it as soon as it begins one of the steps, and resumes its
+// Operation, until the Operation is done. It returns the steps at which it never killed the
+// command.
 func (s *testbed) disturb(steps []string, args ...string) (left []string) {
 	s.T.Helper()
 	left = slices.Clone(steps)
@@ -117,11 +116,11 @@ func (s *testbed) disturb(steps []string, args ...string) (left []string) {
 			args = []string{"operation", "resume", op.Name, "-v"}
 			continue
 		}
-		return left // it was killed at its very end
+		return left // killed at its very end
 	}
 }
 
-// newest is the Operation that was made last.
+// newest returns the latest Operation.
 func (s *testbed) newest() *lifecyclev1alpha1.Operation {
 	s.T.Helper()
 	var list lifecyclev1alpha1.OperationList
@@ -134,7 +133,7 @@ func (s *testbed) newest() *lifecyclev1alpha1.Operation {
 	return &list.Items[len(list.Items)-1]
 }
 
-// wantAs waits until all hosts are as they were. What was ended goes a moment later.
+// wantAs waits until all hosts are as before. Killed processes end a moment later.
 func (s *testbed) wantAs(before map[string]lab.Snapshot) {
 	s.T.Helper()
 	for name, snap := range before {
@@ -147,10 +146,10 @@ func (s *testbed) wantAs(before map[string]lab.Snapshot) {
 	}
 }
 
-// TestInterrupted kills a create and has others come between: another person with a cluster of
-// their own on the same host, who is told about the first, and a run beside the unfinished one. It
-// is paused, resumed and done; a downgrade is refused; and a delete that is killed is canceled and
-// done anew.
+// TestInterrupted kills a create. Then another user tries to build a cluster on the same host
+// and gets an error about the first cluster, and a second run beside the unfinished one is
+// refused. The create is paused, resumed and completed. A downgrade is refused. A delete that
+// is killed is canceled, and done again.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)
@@ -174,7 +173,7 @@ func TestInterrupted(t *testing.T) {
 	s.Orrery("operation", "resume", "oak-1")
 	s.wantNodes("host-1")
 
-	// A downgrade is refused before anything is asked of the hosts.
+	// A downgrade is refused before any request to the hosts.
 	out, err = s.Try("cluster", "apply", "-f", s.replaced(file, "v1.36.3", "v1.35.4"), "--yes")
 	if err == nil || !strings.Contains(out, "spec.provision.kubernetes.version") {
 		t.Errorf("a downgrade: %v\n%s", err, out)

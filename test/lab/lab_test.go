@@ -1,6 +1,6 @@
-// Package lab builds clusters on hosts: namespaces of this machine with an sshd of their own, in
-// which real etcd, API servers, kubelets and containerd run. Everything is done with the command
-// line or the hub, as users do it.
+// Package lab builds clusters on hosts. These are namespaces of this machine with an sshd of
+// their own, in which real etcd, API servers, kubelets and containerd run. The tests use only
+// the command line or the hub, as users do.
 package lab
 
 import (
@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { site.Main(m) }
 
-// large skips one of the two tests with clusters of five hosts and more, which take as long as all
-// others. The seed selects the test that runs; Soak runs both.
+// large skips one of the two tests with clusters of five or more hosts, which take as long as
+// all other tests. The seed selects the test that runs. Under Soak both run.
 func large(t *testing.T) {
 	t.Helper()
 	if !slices.Contains(testenv.Sample(t, 2, []string{"TestFiveHosts", "TestThreeControlPlanes"}), t.Name()) {
@@ -33,12 +33,12 @@ func large(t *testing.T) {
 	}
 }
 
-// testbed is a site with what the tests of this package do and check there.
+// testbed adds the steps and checks of this package to a site.
 type testbed struct{ *site.Site }
 
 func newTestbed(t testing.TB, hosts int) *testbed { return &testbed{site.New(t, hosts)} }
 
-// rolledOut waits until the pods of Deployment web are what it says.
+// rolledOut waits until the pods of Deployment web match its spec.
 func (s *testbed) rolledOut() {
 	s.T.Helper()
 	cs := s.Client(nil)
@@ -55,7 +55,7 @@ func (s *testbed) rolledOut() {
 	})
 }
 
-// snapshots of all hosts.
+// snapshots returns snapshots of all hosts.
 func (s *testbed) snapshots() map[string]lab.Snapshot {
 	s.T.Helper()
 	all := map[string]lab.Snapshot{}
@@ -74,7 +74,7 @@ func (s *testbed) snapshot(h *lab.Host) lab.Snapshot {
 	return snap
 }
 
-// readyNodes are the names of the nodes that are ready.
+// readyNodes returns the names of the ready nodes.
 func readyNodes(ctx context.Context, cs kubernetes.Interface) ([]string, error) {
 	nodes, err := cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -131,8 +131,8 @@ func (s *testbed) serves(replicas int) {
 	}
 }
 
-// killWhenItSays starts a command and kills it with SIGKILL as soon as it prints a line with the
-// text. It reports whether it did.
+// killWhenItSays starts a command, and kills it with SIGKILL as soon as it prints a line with
+// the text. It reports whether it killed the command.
 func (s *testbed) killWhenItSays(text string, args ...string) bool {
 	s.T.Helper()
 	return s.killWhen(func(output string) string {
@@ -143,8 +143,8 @@ func (s *testbed) killWhenItSays(text string, args ...string) bool {
 	}, args...) != ""
 }
 
-// killWhen starts a command and kills it with SIGKILL as soon as what it has printed is found to
-// have something, which it returns; empty: the command ended well before.
+// killWhen starts a command, and kills it with SIGKILL as soon as find returns a text for the
+// output so far. It returns that text, or "" if the command succeeded before.
 func (s *testbed) killWhen(find func(output string) string, args ...string) string {
 	s.T.Helper()
 	cmd := s.Command(s.T.Context(), args...)

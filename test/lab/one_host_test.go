@@ -11,8 +11,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestOneHost creates a cluster on one host that joins the hub by itself, runs workloads on it,
-// also by policy, applies again with nothing to do, and deletes it: the host is as it was.
+// TestOneHost creates a cluster on one host that also joins the hub, runs workloads on it,
+// partly by policy, applies again without changes, and deletes it. Then the host is as before.
 func TestOneHost(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)
@@ -50,7 +50,7 @@ func TestOneHost(t *testing.T) {
 		t.Errorf("there is still something to do:\n%s", out)
 	}
 
-	// The power fails: after the boot everything comes back by itself.
+	// After a power failure and a boot, everything runs again without help.
 	h.Kill()
 	if err := h.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -70,8 +70,8 @@ func TestOneHost(t *testing.T) {
 	}
 }
 
-// filesOnly keeps of a difference the files that a running cluster does not change by itself.
-// Processes are none, wherever their programs are: probes start and end at any time.
+// filesOnly keeps the files of a difference that a running cluster does not change. It drops
+// all processes, because probes start and end at any time.
 func filesOnly(diff string) string {
 	var kept []string
 	for line := range strings.Lines(diff) {

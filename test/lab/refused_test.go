@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestRefusedOnHosts tries to create clusters on hosts where that cannot be. Each is refused with
-// the host and the way out, and no host is changed.
+// TestRefusedOnHosts tries to create clusters on unsuitable hosts. Each error names the host
+// and what to do, and no host is changed.
 func TestRefusedOnHosts(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 2)
@@ -47,7 +47,9 @@ func TestRefusedOnHosts(t *testing.T) {
 		file  func() string
 		given func()
 		undo  func()
-		begun bool // it is found out when the agent is there already, which delete takes away
+		// begun: the problem is found after the agent was installed, and delete removes the
+		// agent.
+		begun bool
 		want  []string
 	}{
 		"Unreachable": {
@@ -171,7 +173,7 @@ func TestRefusedOnHosts(t *testing.T) {
 	}
 }
 
-// replaced replaces text of a cluster's file.
+// replaced replaces text in the file of a cluster.
 func (s *testbed) replaced(file, old, with string) string {
 	s.T.Helper()
 	content, err := os.ReadFile(file)
@@ -187,7 +189,7 @@ func (s *testbed) replaced(file, old, with string) string {
 	return file
 }
 
-// present are snapshots of the hosts that are up.
+// present returns snapshots of the hosts that are up.
 func (s *testbed) present() map[string]lab.Snapshot {
 	all := map[string]lab.Snapshot{}
 	for _, h := range s.Hosts() {
@@ -198,8 +200,8 @@ func (s *testbed) present() map[string]lab.Snapshot {
 	return all
 }
 
-// noSecrets checks that a secret is neither in the output nor in a record or a log. The state and
-// the kept spec are secret themselves.
+// noSecrets checks that a secret is neither in the output nor in a record or a log. The state
+// and the stored spec may contain secrets.
 func (s *testbed) noSecrets(out, secret string) {
 	s.T.Helper()
 	if strings.Contains(out, secret) {
@@ -220,7 +222,8 @@ func (s *testbed) noSecrets(out, secret string) {
 	}
 }
 
-// TestHostKeyChanged trusts a host's key when it is first seen, and refuses another one after that.
+// TestHostKeyChanged: the key of a host is trusted when it is first seen. Later, another key is
+// refused.
 func TestHostKeyChanged(t *testing.T) {
 	t.Parallel()
 	s := newTestbed(t, 1)

@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/cli"
 )
 
-// TestFlagsAreDocumented wants every flag of every command in the documents.
+// TestFlagsAreDocumented checks that docs mention every flag of every command.
 func TestFlagsAreDocumented(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestForwardingIsDocumented wants each package that forwards requests of users in the table of
-// docs/security.md, with the test that bounds the paths.
+// TestForwardingIsDocumented checks that the table of docs/security.md has each package that
+// forwards requests of users, with the test that bounds the paths.
 func TestForwardingIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/security.md")
 	if err != nil {

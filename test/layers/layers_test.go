@@ -1,4 +1,4 @@
-// Package layers holds the rules about who may import whom.
+// Package layers checks which packages may import which.
 package layers
 
 import (
@@ -15,12 +15,12 @@ import (
 
 const module = "orrery.dev/orrery/"
 
-// order is the direction of the flows: a room imports only rooms that stand before it.
-// ARCHITECTURE.md draws the same.
+// order is the direction of the data flows: a package imports only packages that come before
+// it. ARCHITECTURE.md draws the same order.
 var order = []string{
-	"api", "config/crd", "internal/presence", "internal/neutral", "internal/mark", "internal/queue", "internal/disk", "internal/image", "internal/manifest",
+	"api", "config/crd", "internal/presence", "internal/neutral", "internal/mark", "internal/queue", "internal/disk", "internal/image", "internal/manifest", "internal/chart",
 	"internal/pki", "internal/slots", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
-	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/lifecycle/config",
+	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/safety", "internal/lifecycle/facts", "internal/lifecycle/config",
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
 	"internal/lifecycle/balancer", "internal/lifecycle/agent", "internal/lifecycle/addon", "internal/lifecycle/content", "internal/lifecycle", "internal/hosttest",
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served",
@@ -36,30 +36,30 @@ var order = []string{
 	"internal/cli", "cmd", "test",
 }
 
-// pure rooms decide; they reach no API server, no disk and no process.
-var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/neutral", "internal/mark", "internal/seal", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served"}
+// pure packages only compute decisions. They access no API server, no disk and no process.
+var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/safety", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/neutral", "internal/mark", "internal/seal", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served"}
 
-// clients are the modules that talk to API servers.
+// clients are the modules that connect to API servers.
 var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}
 
-// kubeconfigTypes are a part of one that only says what a kubeconfig looks like.
+// kubeconfigTypes is a package of client-go with nothing but the format of a kubeconfig.
 const kubeconfigTypes = "k8s.io/client-go/tools/clientcmd/api"
 
-func TestRoomsImportOnlyRoomsBeforeThem(t *testing.T) {
+func TestPackagesImportOnlyEarlierOnes(t *testing.T) {
 	for _, p := range packages(t) {
-		here := room(t, p.ImportPath)
+		here := position(t, p.ImportPath)
 		for _, i := range p.Imports {
 			if !strings.HasPrefix(i, module) {
 				continue
 			}
-			if there := room(t, i); there > here {
+			if there := position(t, i); there > here {
 				t.Errorf("%s imports %s, which comes after it in the flow; turn the dependency round with a callback that internal/server connects", p.ImportPath, i)
 			}
 		}
 	}
 }
 
-func TestPureRoomsReachNoClient(t *testing.T) {
+func TestPurePackagesReachNoClient(t *testing.T) {
 	for _, p := range pure {
 		for _, dep := range dependencies(t, p, true) {
 			for _, c := range clients {
@@ -74,7 +74,8 @@ func TestPureRoomsReachNoClient(t *testing.T) {
 	}
 }
 
-// metrics is the part of controller-runtime that every room may use: a registry, and no controller.
+// metrics is the package of controller-runtime that every package may use: a registry, no
+// controller.
 const metrics = "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 func TestDatabasesKnowNoController(t *testing.T) {
@@ -88,24 +89,25 @@ func TestDatabasesKnowNoController(t *testing.T) {
 	}
 }
 
-// TestTunnelKnowsNoController: the agent's side is part of a small program that runs in members.
+// TestTunnelKnowsNoController: the agent's part belongs to a small program that runs in
+// members.
 func TestTunnelKnowsNoController(t *testing.T) {
-	for room, allowed := range map[string][]string{
+	for path, allowed := range map[string][]string{
 		"internal/tunnel": {module + "internal/tunnel"}, "internal/tunnel/agent": {module + "internal/neutral", module + "internal/tunnel", module + "internal/tunnel/agent"},
 		"internal/tunnel/gateway": {metrics, module + "internal/slots", module + "internal/tunnel", module + "internal/tunnel/gateway"},
 	} {
-		for _, dep := range dependencies(t, room, false) {
+		for _, dep := range dependencies(t, path, false) {
 			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {
-				t.Errorf("%s depends on %s", room, dep)
+				t.Errorf("%s depends on %s", path, dep)
 			}
-			if !strings.HasSuffix(room, "gateway") && strings.HasPrefix(dep, clients[1]) && !strings.HasPrefix(dep, kubeconfigTypes) {
-				t.Errorf("%s depends on %s", room, dep)
+			if !strings.HasSuffix(path, "gateway") && strings.HasPrefix(dep, clients[1]) && !strings.HasPrefix(dep, kubeconfigTypes) {
+				t.Errorf("%s depends on %s", path, dep)
 			}
 		}
 	}
 }
 
-func TestRoomsAreNouns(t *testing.T) {
+func TestPackagesAreNouns(t *testing.T) {
 	for _, p := range packages(t) {
 		for element := range strings.SplitSeq(strings.TrimPrefix(p.ImportPath, module), "/") {
 			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "pkg"}, element) {
@@ -115,8 +117,8 @@ func TestRoomsAreNouns(t *testing.T) {
 	}
 }
 
-// room returns the place of a package in order.
-func room(t *testing.T, path string) int {
+// position returns the index in order of a package.
+func position(t *testing.T, path string) int {
 	t.Helper()
 	path = strings.TrimPrefix(path, module)
 	for i, r := range order {
@@ -124,19 +126,19 @@ func room(t *testing.T, path string) int {
 			return i
 		}
 	}
-	t.Fatalf("package %s has no place in the order of rooms: add it to test/layers and ARCHITECTURE.md", path)
+	t.Fatalf("package %s has no place in the order of packages: add it to test/layers and ARCHITECTURE.md", path)
 	return 0
 }
 
-// goPackage is a package of the module, without its tests. Deps has all that its imports need, too.
+// goPackage is a package of the module, without its tests. Deps includes indirect dependencies.
 type goPackage struct {
 	ImportPath    string
 	Imports, Deps []string
 }
 
-// listed has all packages of the module. go list takes a second or more, so that all tests share
-// what it found. Go's cache of test results does not see which files go list reads: these tests run
-// with -count=1.
+// listed returns all packages of the module. go list takes a second or more, so all tests share
+// its result. Go's cache of test results does not know which files go list reads. Therefore
+// these tests run with -count=1.
 var listed = sync.OnceValues(func() ([]goPackage, error) {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "./...")
 	cmd.Dir = "../.."
@@ -165,8 +167,8 @@ func packages(t *testing.T) []goPackage {
 	return all
 }
 
-// dependencies are a package, or with below all packages in its directory and below it, and all
-// that they need.
+// dependencies returns a package, or with below all packages in and below its directory, and
+// all their direct and indirect dependencies.
 func dependencies(t *testing.T, path string, below bool) []string {
 	t.Helper()
 	var all []string

@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// TestOrdinaryUsers runs what `make test` does for an ordinary user, with a go that only says what it is asked to do.
+// TestOrdinaryUsers runs the script of `make test` for an ordinary user, with a fake go that
+// only prints its arguments.
 func TestOrdinaryUsers(t *testing.T) {
 	cases := map[string]struct {
-		code    string // of the tests
+		code    string // exit code of the tests
 		fail    bool
 		missing string // packages
-		says    string // of them
+		says    string // about the missing packages
 	}{
 		"Pass": {code: "0"},
 		"Fail": {code: "1", fail: true},
@@ -24,7 +25,8 @@ func TestOrdinaryUsers(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			root, err := os.MkdirTemp("", "ordinary") // readable by others, which a test's own directory is not
+			// Other users can read the directory, unlike the one of t.TempDir.
+			root, err := os.MkdirTemp("", "ordinary")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +84,7 @@ esac
 				}
 			}
 			if len(ran) != 3 || ran[0] != "-timeout 60m -p 2 ./internal/lifecycle ./internal/provision ./test/e2e/documents" || ran[1] != "-count 1 ./test/layers" ||
-				!strings.Contains(ran[2], " ./test/spine/... ./test/e2e ") ||
+				!strings.Contains(ran[2], " ./test/spine/... ./internal/tunnel/agent ") ||
 				!strings.HasSuffix(ran[2], " example.org/m/internal/lifecycle/node example.org/m/internal/store") {
 				t.Errorf("it ran %q", ran)
 			}

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestProxiesAreConfined: every reverse proxy of the product has a transport of proxy.Confine, so
-// that no server behind it sends a client more than content. The package of each proxy tests that
-// by proxytest.Check.
+// TestProxiesAreConfined: every reverse proxy of the product has a transport of proxy.Confine,
+// so that a server behind it can send clients nothing but content. The package of each proxy
+// tests that with proxytest.Check.
 func TestProxiesAreConfined(t *testing.T) {
 	found := 0
 	err := filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {

@@ -36,7 +36,7 @@ func TestSecurityIsHeld(t *testing.T) {
 	}
 }
 
-// declares is true when a test file of a folder has a line that begins so.
+// declares reports whether a test file of the directory has a line with that beginning.
 func declares(t *testing.T, dir, declaration string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))

@@ -1,5 +1,5 @@
-// Package scripts holds the scripts of hack/ to what CONTRIBUTING.md says of them, with programs in place of go and git that only
-// note how they are called.
+// Package scripts checks that the scripts of hack/ do what CONTRIBUTING.md says. Fake go and
+// git programs only record their arguments.
 package scripts
 
 import (
@@ -16,19 +16,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// checkout is a directory with scripts of this project, and programs that stand before those of PATH.
+// checkout is a directory with scripts of this project, and with programs that precede those of
+// PATH.
 type checkout struct {
 	t   *testing.T
 	dir string
 }
 
-// nobody is the user and the group of run where the test runs as root.
+// nobody is the user and group for run if the test runs as root.
 const nobody = 65534
 
-// newCheckout copies scripts of hack/ into a directory of the user that run runs as.
+// newCheckout copies scripts of hack/ into a directory that belongs to the user of run.
 func newCheckout(t *testing.T, files map[string]string, scripts ...string) *checkout {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "orrery-scripts-") // a test's own directory is closed to the user that run changes to
+	// The directory of t.TempDir would be closed to the user of run.
+	dir, err := os.MkdirTemp("", "orrery-scripts-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func (c *checkout) write(name, text string) {
 	}
 }
 
-// own gives a file or a directory to whom run runs as.
+// own makes the user of run the owner of a file or directory.
 func own(path string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -80,7 +82,8 @@ func (c *checkout) read(name string) string {
 	return string(text)
 }
 
-// run runs a command in the checkout, as an ordinary user where the test runs as root, and returns its exit code and its output.
+// run runs a command in the checkout and returns its exit code and output. If the test runs as
+// root, the command runs as an ordinary user.
 func (c *checkout) run(variables []string, command ...string) (code int, out string) {
 	c.t.Helper()
 	cmd := exec.CommandContext(c.t.Context(), command[0], command[1:]...)
@@ -98,7 +101,8 @@ func (c *checkout) run(variables []string, command ...string) (code int, out str
 	return cmd.ProcessState.ExitCode(), string(text)
 }
 
-// fakeGo notes each `go test` in the file calls. It fails for the package that the file failing names.
+// fakeGo records each `go test` in the file calls. It fails for the package named in the file
+// failing.
 const fakeGo = `#!/bin/sh
 case "$*" in
 version | list*-export*) echo any ;;
@@ -118,7 +122,9 @@ case "$*" in
 esac
 `
 
-// TestSoakContinues: what has passed is not run again, what failed is; of all cases for each commit, of repeated tests for all.
+// TestSoakContinues: soak runs failed tests again, but not those that passed. For repeated
+// tests, a pass counts for all commits. For tests with all their cases, it counts for its own
+// commit.
 func TestSoakContinues(t *testing.T) {
 	c := newCheckout(t, map[string]string{
 		"bin/go": fakeGo, "bin/git": fakeGit, "commit": "c1", "failing": "./b",
@@ -179,7 +185,8 @@ func TestSoakContinues(t *testing.T) {
 	hold("all cases of another commit", code, 0, calls, "./internal/mirror")
 }
 
-// TestVerify: a commit is noted when .ci/run passes in a clean clone of it, without the caller's variables and changes.
+// TestVerify: a commit is recorded when .ci/run passes in a clean clone of it, without the
+// caller's variables and changes.
 func TestVerify(t *testing.T) {
 	c := newCheckout(t, nil, "verify.sh", "phase.sh")
 	c.write(".ci/run", `#!/usr/bin/env bash
@@ -228,7 +235,8 @@ phase "all of it" test "$(cat file)" = good
 	}
 }
 
-// TestTimes: the time of a file is that of its content where HEAD has the same content, in each clone; other files keep their own.
+// TestTimes: a file with the same content as in HEAD gets a time that depends on the content,
+// equal in each clone. Other files keep their time.
 func TestTimes(t *testing.T) {
 	c := newCheckout(t, map[string]string{"dir/same": "same", "dir/twin": "same", "other": "another", "changed": "one"}, "times.sh")
 	git := func(args ...string) {
@@ -262,7 +270,7 @@ func TestTimes(t *testing.T) {
 	if first["dir/same"] != first["dir/twin"] || first["dir/same"] == first["other"] {
 		t.Errorf("times are not those of contents: %v", first)
 	}
-	c.write("changed", "two") // as long as before
+	c.write("changed", "two") // the size stays the same
 	c.write("new", "")
 	before := map[string]string{}
 	for _, name := range []string{"changed", "new"} {
@@ -280,7 +288,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestFailures gives failures what go test prints of passed and failed tests, of a panic and of packages.
+// TestFailures passes the output of go test to failures: lines of passed and failed tests, of a
+// panic and of packages.
 func TestFailures(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	var in []string

@@ -1,7 +1,8 @@
 //go:build smoke
 
-// Package smoke places one workload in a fleet that runs already, changes it, moves it and deletes it. `make quick` runs it against
-// the fleet that `make fleet` keeps: with the tag smoke, for every other run of the tests starts fleets of its own.
+// Package smoke places one workload in a running fleet, changes it, moves it and deletes it.
+// `make quick` runs the test against the fleet that `make fleet` keeps. It needs the tag smoke,
+// because every other run of the tests starts fleets of its own.
 package smoke
 
 import (
@@ -20,10 +21,11 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// directoryVariable names the data directory of the fleet.
+// directoryVariable is the environment variable with the data directory of the fleet.
 const directoryVariable = "ORRERY_FLEET"
 
-// config returns access to the hub or to a member of the fleet, through the context of that name.
+// config returns access to the hub or a member of the fleet, from the kubeconfig context of
+// that name.
 func config(t *testing.T, name string) *rest.Config {
 	t.Helper()
 	dir := os.Getenv(directoryVariable)
@@ -94,7 +96,7 @@ func TestPlaceScaleMoveDelete(t *testing.T) {
 	hasNone(t, pine, ns)
 }
 
-// has waits until a member has the Deployment with so many available replicas.
+// has waits until a member has the Deployment with that many available replicas.
 func has(t *testing.T, member *testenv.API, ns string, replicas int64) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("the member has %d available replicas", replicas), testenv.Patience, func() error {
@@ -102,7 +104,7 @@ func has(t *testing.T, member *testenv.API, ns string, replicas int64) {
 	})
 }
 
-// status waits until the status of the template says the same.
+// status waits until the status of the template has that many available replicas.
 func status(t *testing.T, hub *testenv.API, ns string, replicas int64) {
 	t.Helper()
 	testenv.Eventually(t, fmt.Sprintf("the template's status has %d available replicas", replicas), testenv.Patience, func() error {

@@ -14,23 +14,24 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Guard stands in the way of every write to one Deployment in any member and holds the hub to
-// the release rule: what a write takes away must be available elsewhere. It looks before the
-// write is passed on, and counts what it has let pass, so that two writes at once cannot both
-// count on the same replicas.
+// Guard checks every write to one Deployment in any member against the release rule: replicas
+// that a write takes away must be available elsewhere. It checks before the write is passed on
+// and counts the writes that it passed on, so that two concurrent writes cannot count on the
+// same replicas.
 type Guard struct {
 	w    *World
 	name string
 
 	mu     sync.Mutex
-	wanted int64 // in all clusters; a negative number holds nothing
+	wanted int64 // in all clusters; if negative, nothing is checked
 	spec   map[string]int64
 	steps  []string // CLUSTER:REPLICAS, "-" for a deletion
 	broken []string
-	held   map[string]chan struct{} // steps that are on their way until the channel is closed
+	held   map[string]chan struct{} // steps that wait until the channel is closed
 }
 
-// Guarded begins to guard a Deployment of which so many replicas are wanted.
+// Guarded starts to guard a Deployment that shall have wanted replicas in all clusters. The
+// test fails at its end for each write that broke the release rule.
 func (w *World) Guarded(name string, wanted int64) *Guard {
 	w.Helper()
 	g := &Guard{w: w, name: name, wanted: wanted, spec: map[string]int64{}}
@@ -55,14 +56,14 @@ func (w *World) Guarded(name string, wanted int64) *Guard {
 	return g
 }
 
-// seen returns what was written so far.
+// seen returns the steps so far, and the violations.
 func (g *Guard) seen() Guard {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return Guard{steps: append([]string(nil), g.steps...), broken: append([]string(nil), g.broken...)}
 }
 
-// Sequence of one cluster.
+// Sequence returns the steps in one member.
 func (g *Guard) Sequence(m *testenv.Member) (steps []string) {
 	for _, s := range g.seen().steps {
 		if n, ok := strings.CutPrefix(s, m.Name+":"); ok {
@@ -72,7 +73,8 @@ func (g *Guard) Sequence(m *testenv.Member) (steps []string) {
 	return steps
 }
 
-// Hold lets the next write that is this step be on its way until it is let go.
+// Hold delays the next write that is this step until the returned function is called or the test
+// ends.
 func (g *Guard) Hold(step string) (letGo func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,7 +85,8 @@ func (g *Guard) Hold(step string) (letGo func()) {
 	return letGo
 }
 
-// look notes a write, and returns what it has to wait for.
+// look records a write and checks it. It returns the channel that the write must wait for, or
+// nil.
 func (g *Guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) {
 	if r.Resource != "deployments" || r.Namespace != g.w.Namespace || r.Name != g.name || r.DryRun || r.Subresource != "" {
 		return nil
@@ -94,7 +97,7 @@ func (g *Guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) 
 		n, ok, step = 0, true, m.Name+":-"
 	}
 	if !ok {
-		return nil // marks only
+		return nil // the write does not set replicas
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -123,7 +126,8 @@ func (g *Guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) 
 	return held
 }
 
-// available asks a member itself, around its recorder, until it answers.
+// available returns the available replicas in a member. It bypasses the recorder and repeats
+// until the member answers.
 func (g *Guard) available(m *testenv.Member) (n int64) {
 	_ = wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, Patience, true, func(ctx context.Context) (bool, error) {
 		d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.Namespace, g.name)
@@ -135,7 +139,7 @@ func (g *Guard) available(m *testenv.Member) (n int64) {
 	return n
 }
 
-// Closed makes the nodes of a member take no more pods, until the test's end or open.
+// Closed makes the nodes of a member unschedulable until open is called or the test ends.
 func (w *World) Closed(m *testenv.Member) (open func()) {
 	w.Helper()
 	set := func(unschedulable bool) {
@@ -155,10 +159,11 @@ func (w *World) Closed(m *testenv.Member) (open func()) {
 	return open
 }
 
-// Broken makes a member's pods of the test go, and no other become ready there.
-func (w *World) Broken(m *testenv.Member, deployment string) (mend func()) {
+// Broken deletes the test's pods in a member and prevents that others become ready there, until
+// the returned function is called or the test ends.
+func (w *World) Broken(m *testenv.Member, deployment string) (repair func()) {
 	w.Helper()
-	mend = w.Closed(m)
+	repair = w.Closed(m)
 	var pods []unstructured.Unstructured
 	w.Eventually("list the pods of "+m.Name, func() (err error) {
 		pods, err = m.ListKind(w.Context(), "v1", "Pod", w.Namespace)
@@ -168,5 +173,5 @@ func (w *World) Broken(m *testenv.Member, deployment string) (mend func()) {
 		m.Remove(w, "v1", "Pod", w.Namespace, p.GetName())
 	}
 	w.Available(m, deployment, 0)
-	return mend
+	return repair
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Deployment is a Deployment whose pods are simulated.
+// Deployment returns a Deployment whose pods are simulated.
 func Deployment(ns, name string, replicas int) string {
 	return fmt.Sprintf(`---
 apiVersion: apps/v1
@@ -20,32 +20,32 @@ spec:
 `, ns, name, replicas)
 }
 
-// ConfigMap is a ConfigMap whose key "key" has the value.
+// ConfigMap returns a ConfigMap with the value at the key "key".
 func ConfigMap(ns, name, value string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {key: %q}\n", name, ns, value)
 }
 
-// Secret is a Secret whose key "key" has the value.
+// Secret returns a Secret with the value at the key "key".
 func Secret(ns, name, value string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: %s}\nstringData: {key: %q}\n", name, ns, value)
 }
 
-// Service is a Service of the pods of a Deployment of its name.
+// Service returns a Service for the pods of the Deployment of that name.
 func Service(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %[2]s, namespace: %[1]s}\nspec: {selector: {app: %[2]s}, ports: [{port: 80}]}\n", ns, name)
 }
 
-// ServiceAccount is a ServiceAccount.
+// ServiceAccount returns a ServiceAccount.
 func ServiceAccount(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: %s}\n", name, ns)
 }
 
-// Claim is a PersistentVolumeClaim.
+// Claim returns a PersistentVolumeClaim.
 func Claim(ns, name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: %s, namespace: %s}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n", name, ns)
 }
 
-// Job is a Job that is suspended.
+// Job returns a suspended Job.
 func Job(ns, name string) string {
 	return fmt.Sprintf(`---
 apiVersion: batch/v1
@@ -59,7 +59,7 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 const Everything = "{apiVersion: apps/v1, kind: Deployment}, {apiVersion: batch/v1, kind: Job}, {apiVersion: v1, kind: ConfigMap}, " +
 	"{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: Service}, {apiVersion: v1, kind: ServiceAccount}, {apiVersion: v1, kind: PersistentVolumeClaim}"
 
-// Policy claims what selectors select. More is the rest of its spec.
+// Policy returns a PropagationPolicy with these selectors. more are further fields of its spec.
 func Policy(ns, name, selectors, placement string, more ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
@@ -69,7 +69,7 @@ spec: {resourceSelectors: [%s], placement: {%s}%s}
 `, name, ns, selectors, placement, prefixed(more))
 }
 
-// ClusterPolicy is cluster-wide; its selectors name namespaces themselves.
+// ClusterPolicy returns a ClusterPropagationPolicy. Its selectors name the namespaces.
 func ClusterPolicy(name, selectors, placement string, more ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
@@ -86,12 +86,12 @@ func prefixed(more []string) string {
 	return ", " + strings.Join(more, ", ")
 }
 
-// In selects clusters by name.
+// In returns a placement in the named clusters.
 func In(names ...string) string {
 	return "clusterAffinity: {clusterNames: [" + strings.Join(names, ", ") + "]}"
 }
 
-// Divided shares replicas out among clusters by weight.
+// Divided returns a placement that divides replicas among clusters by weight.
 func Divided(weights map[string]int) string {
 	var names, list []string
 	for _, n := range []string{"oak", "pine", "birch"} {
@@ -103,7 +103,7 @@ func Divided(weights map[string]int) string {
 	return In(names...) + ", replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {staticWeightList: [" + strings.Join(list, ", ") + "]}}"
 }
 
-// Lower makes a namespace's name of a case's.
+// Lower converts the name of a case to the name of a namespace.
 func Lower(name string) string {
 	var b strings.Builder
 	for i, r := range name {

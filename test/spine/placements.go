@@ -15,13 +15,15 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Version is what a copy carries in its annotations: the value of the override that was applied to it, and which edit of its template it is made from.
+// Version is read from the annotations of a copy: the value of the override that was applied to
+// it, and the number of the edit of its template.
 type Version struct{ Over, edit int }
 
-// Without is how templates are annotated: no copy may ever be.
+// Without is the override value in the annotations of templates. No copy may ever have it.
 const Without = "none"
 
-// VersionIn reads it; an error: the override is not applied, or it is no copy.
+// VersionIn returns the Version of a copy. It returns an error if the override is not applied,
+// or the object is no copy.
 func VersionIn(object map[string]any) (Version, error) {
 	var v Version
 	annotations, _, _ := unstructured.NestedStringMap(object, "metadata", "annotations")
@@ -31,7 +33,7 @@ func VersionIn(object map[string]any) (Version, error) {
 	return v, errors.Join(errs[:]...)
 }
 
-// Stamp is an override policy that writes its value on all objects of a group.
+// Stamp returns an override policy that writes value into all objects of a group.
 func Stamp(ns string, group, value int) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
@@ -51,19 +53,22 @@ func stamped(group int) string {
 	return strings.Join(all, ", ")
 }
 
-// Placements are templates under policies and overrides, what members shall have of them, and everything that was written there. Those that begin with "app"
-// are a Deployment with a ConfigMap and a Secret that follow it, all others a ConfigMap.
+// Placements holds templates under policies and overrides, the copies that members shall have
+// of them, and all writes there. A name that begins with "app" is a Deployment with a ConfigMap
+// and a Secret as its dependencies. Every other name is a ConfigMap.
 type Placements struct {
 	*World
 	*Ledger
-	in       []*testenv.Member // where they are placed; several of one name are one cluster, one after the other
+	// in are the members with copies. Several members of one name are one cluster at different
+	// times.
+	in       []*testenv.Member
 	clusters int64
 	Over     map[int]int // by group
 	Group    map[string]int
 	Edit     map[string]int
 }
 
-// Placing gives a world policies that place in members.
+// Placing creates policies that place the templates of the world in members.
 func (w *World) Placing(share int64, in ...*testenv.Member) *Placements {
 	w.Helper()
 	p := &Placements{
@@ -85,7 +90,7 @@ func (w *World) Placing(share int64, in ...*testenv.Member) *Placements {
 	return p
 }
 
-// equally shares replicas out in equal parts.
+// equally returns a placement that divides replicas into equal shares.
 func equally(clusters ...string) string {
 	list := make([]string, 0, len(clusters))
 	for _, c := range clusters {
@@ -94,14 +99,14 @@ func equally(clusters ...string) string {
 	return In(clusters...) + ", replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {staticWeightList: [" + strings.Join(list, ", ") + "]}}"
 }
 
-// Manifests of a name as it was edited so many times.
+// Manifests returns the templates of a name after that many edits.
 func (p *Placements) Manifests(name string, group, edit int) string {
 	meta := fmt.Sprintf(`metadata: {name: %s, namespace: %s, labels: {group: "%d", own: "yes"}, annotations: {over: %s, edit: "%d"}}`, name, p.Namespace, group, Without, edit)
 	conf := "---\napiVersion: v1\nkind: ConfigMap\n" + meta + "\ndata: {key: value}\n"
 	if !isApp(name) {
 		return conf
 	}
-	meta = strings.Replace(meta, `, own: "yes"`, "", 1) // they follow
+	meta = strings.Replace(meta, `, own: "yes"`, "", 1) // no policy selects dependencies
 	return strings.Replace(conf, `, own: "yes"`, "", 1) + "---\napiVersion: v1\nkind: Secret\n" + meta + "\nstringData: {key: value}\n" +
 		"---\napiVersion: apps/v1\nkind: Deployment\n" + meta + fmt.Sprintf(`
 spec:
@@ -115,7 +120,7 @@ spec:
 
 func isApp(name string) bool { return strings.HasPrefix(name, "app") }
 
-// Put makes or edits templates, and waits for the hub alone.
+// Put creates or edits templates, and does not wait for members.
 func (p *Placements) Put(edit int, names ...string) {
 	p.Helper()
 	for _, name := range names {
@@ -124,14 +129,14 @@ func (p *Placements) Put(edit int, names ...string) {
 	}
 }
 
-// Override changes what a group is overridden with.
+// Override changes the value in the override of a group.
 func (p *Placements) Override(group, value int) {
 	p.Helper()
 	p.Hub.Apply(p, Stamp(p.Namespace, group, value))
 	p.Over[group] = value
 }
 
-// Wanted are all copies that a member shall have, as a Write names them.
+// Wanted returns all copies that a member shall have, by the name that Write.Object gives them.
 func (p *Placements) Wanted() map[string]Version {
 	all := map[string]Version{}
 	for name, edit := range p.Edit {
@@ -145,7 +150,7 @@ func (p *Placements) Wanted() map[string]Version {
 	return all
 }
 
-// Have waits until members have everything as it is wanted now.
+// Have waits until the members have all copies in the wanted version.
 func (p *Placements) Have(in ...*testenv.Member) {
 	p.Helper()
 	for _, m := range in {
@@ -153,7 +158,7 @@ func (p *Placements) Have(in ...*testenv.Member) {
 	}
 }
 
-// missing is an error that says what a member has not, or has otherwise.
+// missing returns an error that lists copies which a member lacks or has in another version.
 func (p *Placements) missing(m *testenv.Member) error {
 	has := map[string]Version{}
 	for resource, k := range map[string]Kind{"configmaps": {"v1", "ConfigMap"}, "secrets": {"v1", "Secret"}, "deployments.apps": {"apps/v1", "Deployment"}} {
@@ -180,7 +185,7 @@ func (p *Placements) missing(m *testenv.Member) error {
 	return nil
 }
 
-// AllApplied waits until the hub says of everything that it is applied.
+// AllApplied waits until every binding on the hub is fully applied.
 func (p *Placements) AllApplied() {
 	p.Helper()
 	testenv.Eventually(p, "the hub says that everything is applied", 3*Patience, func() error {
@@ -203,35 +208,38 @@ func (p *Placements) AllApplied() {
 	})
 }
 
-// Ledger holds everything that is written in members to what holds in any trouble.
+// Ledger checks every write in members against the invariants that hold during any fault.
 type Ledger struct {
 	namespace string
-	share     int64                   // of a Deployment's replicas, in each cluster
-	seen      map[*testenv.Member]int // up to which write it was judged
-	Last      map[string]Version      // NAME OBJECT: as it was last written in a member of that name
-	since     map[*testenv.Member]int // accepted writes since the last call of counted
-	repeated  map[*testenv.Member]int // those of them that repeat a write of unheard
-	// lives counts ADDRESS OBJECT VERSION: how often it was written since the hub was last started.
+	share     int64                   // replicas of a Deployment in each cluster
+	seen      map[*testenv.Member]int // how many writes were judged
+	Last      map[string]Version      // NAME OBJECT: its last version in a member of that name
+	since     map[*testenv.Member]int // accepted writes since the last call of Counted
+	repeated  map[*testenv.Member]int // the part of since that repeats a write in unheard
+	// lives counts ADDRESS OBJECT VERSION: how often it was written since the last start of the
+	// hub.
 	lives map[string]int
-	// unheard are those of them whose last write was answered so late that the hub did not wait for
-	// it: it writes again then.
+	// unheard has the keys of lives whose last write was answered so late that the hub stopped
+	// waiting, and so writes again.
 	unheard map[string]bool
-	twice   []string // what was written again in a version that this hub had written and was answered about
-	wrong   []string
+	// twice lists writes that repeat a version although the hub got the answer to the first
+	// write.
+	twice []string
+	wrong []string
 }
 
-// Restarted says that another process of the hub writes from here on.
+// Restarted must be called when another process of the hub takes over.
 func (l *Ledger) Restarted() { clear(l.lives) }
 
-// heard is how long an answer may take that the hub certainly hears. It waits for 15 s.
+// heard is the longest time to an answer that the hub certainly receives. The hub waits for 15
+// s.
 const heard = 10 * time.Second
 
-// Heard reports whether the hub certainly got the answer to a write. Else it may write the same
-// again.
+// Heard reports whether the hub certainly got the answer to a write. If not, the hub may repeat
+// the write.
 func Heard(r testenv.Write) bool { return r.Code != 0 && r.Ended.Sub(r.Time) <= heard }
 
-// Once returns writes without those that repeat the write before with the same key, if the hub may
-// have had no answer to that.
+// Once drops each write whose predecessor with the same key may have had no answer.
 func Once(writes []testenv.Write, key func(testenv.Write) string) []testenv.Write {
 	var once []testenv.Write
 	last := map[string]testenv.Write{}
@@ -245,7 +253,8 @@ func Once(writes []testenv.Write, key func(testenv.Write) string) []testenv.Writ
 	return once
 }
 
-// Judge looks at what was written in a member since it last looked, up to the first write that is on its way still, which it returns as an error.
+// Judge checks the new writes in a member, up to the first write that has not ended. For that
+// write, Judge returns an error.
 func (l *Ledger) Judge(m *testenv.Member) error {
 	for _, r := range m.Writes(l.seen[m]) {
 		if r.Ended.IsZero() {
@@ -295,7 +304,7 @@ func (l *Ledger) Judge(m *testenv.Member) error {
 	return nil
 }
 
-// Settled waits until no write is on its way in any member, and judges them all.
+// Settled waits until every write in every member has ended, and judges them all.
 func (p *Placements) Settled() {
 	p.Helper()
 	p.Eventually("writes end", func() error {
@@ -307,7 +316,8 @@ func (p *Placements) Settled() {
 	})
 }
 
-// Counted is how often a member was written since the last call, and what of it was written again in the version that it had.
+// Counted returns how many writes a member accepted since the last call, and the writes among
+// them that repeat a version.
 func (l *Ledger) Counted(m *testenv.Member) (writes int, twice []string) {
 	writes, l.since[m], l.repeated[m] = l.since[m], 0, 0
 	l.twice = slices.DeleteFunc(l.twice, func(s string) bool {
@@ -320,7 +330,7 @@ func (l *Ledger) Counted(m *testenv.Member) (writes int, twice []string) {
 	return writes, twice
 }
 
-// Close fails the test for all that was wrong.
+// Close fails the test for every violation.
 func (p *Placements) Close() {
 	p.Helper()
 	p.Settled()
@@ -334,8 +344,9 @@ func (p *Placements) Close() {
 	p.wrong = nil
 }
 
-// Exactly fails the test unless a member was written so often since it was last counted, and
-// nothing twice. Writes are left out that repeat one whose answer came too late for the hub.
+// Exactly fails the test unless a member accepted that many writes since the last count,
+// without repetition. It does not count a repetition of a write whose answer came too late for
+// the hub.
 func (p *Placements) Exactly(m *testenv.Member, want int) {
 	p.Helper()
 	p.Settled()
@@ -347,7 +358,7 @@ func (p *Placements) Exactly(m *testenv.Member, want int) {
 	}
 }
 
-// AtMost fails the test if a member was written more often since it was last counted. All writes
+// AtMost fails the test if a member accepted more writes since the last count. Repetitions
 // count.
 func (p *Placements) AtMost(m *testenv.Member, most int) {
 	p.Helper()

@@ -1,7 +1,8 @@
-// Package spine helps tests hold Orrery to the invariants of docs/design/0003-spine.md from outside: an
-// `orrery server` as its users run it, and member clusters whose API servers stand behind
-// recorders, so that the sequence of what was written is asserted and not only its end. The tests are in
-// the packages below it. Each package has a fleet of its own, so that they run side by side.
+// Package spine helps tests check the invariants of docs/design/0003-spine.md from outside.
+// They run `orrery server` as its users do, with member clusters whose API servers are behind
+// recorders. So they assert the sequence of writes and not only the final state. The tests are
+// in the packages below this one. Each package has a fleet of its own, so that they run in
+// parallel.
 package spine
 
 import (
@@ -28,14 +29,14 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Patience is how long anything may take that should take a moment.
+// Patience is the timeout for steps that normally take a moment.
 const Patience = testenv.Patience
 
 // Members are shared by all tests of a package, each of which has namespaces of its own.
 var Members *testenv.Members
 
 var (
-	hub     *testenv.Hub // shared by all tests but those that call Alone
+	hub     *testenv.Hub // shared by all tests except those that call Alone
 	binary  string
 	scratch string
 )
@@ -70,9 +71,9 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// probes are flags by which a hub notices a lost member in 13 s at most: a member that answers
-// nothing for some seconds, as on a busy machine, is not lost. By default that takes up to 28 s,
-// which most tests take under Soak alone.
+// probes returns flags with which a hub notices a lost member within 13 s. A member that does
+// not answer for some seconds, as on a busy machine, is not lost. With the default flags that
+// takes up to 28 s, which most tests accept only under Soak.
 func probes() []string {
 	if testenv.Soak() {
 		return nil
@@ -80,26 +81,27 @@ func probes() []string {
 	return []string{"--probe-interval=2s", "--probe-timeout=2s", "--probe-failures=4"}
 }
 
-// World is what one test uses: the fleet, whole at its start, and a namespace.
+// World is the environment of one test: the fleet, without faults at the start, and a
+// namespace.
 type World struct {
 	*testing.T
 	Hub              *testenv.Hub
 	Oak, Pine, Birch *testenv.Member
 	Namespace        string
-	Others           []string // namespaces that it works in, too
+	Others           []string // further namespaces of the test
 	Marks            map[string]int
 	log              int64
-	sentinels        int // how many objects CaughtUp has made
+	sentinels        int // how many objects CaughtUp has created
 }
 
-// Start gives a test the shared fleet: every member answers and is joined.
+// Start returns a World with the shared fleet, in which every member answers and is joined.
 func Start(t *testing.T, ns string) *World {
 	t.Helper()
 	return begin(t, hub, ns)
 }
 
-// Alone gives a test a hub of its own, which has joined every member. The shared hub is stopped
-// meanwhile, and knows nothing of what the other one places in members.
+// Alone returns a World with a hub of its own that has joined every member. Meanwhile the
+// shared hub is stopped, and it does not know what the other hub places in members.
 func Alone(t *testing.T, ns string) *World {
 	t.Helper()
 	return alone(t, ns, probes()...)
@@ -121,7 +123,7 @@ func alone(t *testing.T, ns string, flags ...string) *World {
 		t.Fatal(err)
 	}
 	w := begin(t, own, ns)
-	t.Cleanup(func() { // before begin's, which removes what it placed
+	t.Cleanup(func() { // runs before the cleanup of begin, which removes the placed objects
 		if t.Failed() {
 			w.Explain()
 		}
@@ -167,7 +169,7 @@ func begin(t *testing.T, h *testenv.Hub, ns string) *World {
 	return w
 }
 
-// whole heals, starts and joins whatever an earlier test has left otherwise.
+// whole heals members, starts the hub and joins clusters where an earlier test did not.
 func (w *World) whole() {
 	w.Helper()
 	for _, m := range Members.List {
@@ -175,7 +177,7 @@ func (w *World) whole() {
 	}
 	if !w.Hub.Running() {
 		if err := w.Hub.Start(); err != nil {
-			// An earlier test may have left a mirror that it cannot open.
+			// An earlier test may have left a mirror that the hub cannot open.
 			w.Must(os.RemoveAll(filepath.Join(w.Hub.Dir, "mirror")))
 			w.Must(w.Hub.Start())
 		}
@@ -188,20 +190,21 @@ func (w *World) whole() {
 	}
 }
 
-// Join joins a member. A join without an answer is repeated, and finishes what it began.
+// Join joins a member. It repeats a join without an answer, which completes the earlier
+// attempt.
 func (w *World) Join(m *testenv.Member) {
 	w.Helper()
 	w.Attempt("join "+m.Name, func() error { return w.Hub.Join(m) })
 }
 
-// Unjoin takes a member out of the fleet.
+// Unjoin removes a member from the fleet.
 func (w *World) Unjoin(m *testenv.Member) {
 	w.Helper()
 	again := false
 	w.Attempt("unjoin "+m.Name, func() error {
 		err := w.Hub.Unjoin(m)
 		if again && err != nil && strings.Contains(err.Error(), "is not joined") {
-			return nil // an attempt without an answer has removed it
+			return nil // an earlier attempt without an answer succeeded
 		}
 		again = true
 		return err
@@ -221,8 +224,8 @@ func (w *World) Attempt(what string, command func() error) {
 	})
 }
 
-// unheard are parts of the error of a command whose requests had no answer, or that of a busy API
-// server. It is unknown whether they were performed.
+// unheard lists parts of the errors of commands whose requests had no answer, or the answer of
+// a busy API server. It is unknown whether such requests were performed.
 var unheard = []string{
 	"context deadline exceeded", "would exceed context deadline", "Client.Timeout", "no answer in time", "i/o timeout", "TLS handshake timeout",
 	"connection refused", "connection reset", "broken pipe", "client connection lost", "EOF",
@@ -236,8 +239,8 @@ func noAnswer(err error) bool {
 	return slices.ContainsFunc(unheard, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
-// Unanswered reports whether an error says nothing about what was asked for: there was no answer,
-// or one that a busy API server gives.
+// Unanswered reports whether an error leaves the state of the object unknown: there was no
+// answer, or the answer of a busy API server.
 func Unanswered(err error) bool {
 	var (
 		status  apierrors.APIStatus
@@ -250,7 +253,7 @@ func Unanswered(err error) bool {
 	return errors.As(err, &request) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Answered repeats a check until its requests are answered, and returns what it found.
+// Answered repeats a check until its requests are answered, and returns its result.
 func (w *World) Answered(what string, check func() error) (found error) {
 	w.Helper()
 	w.Eventually(what+": ask until there is an answer", func() error {
@@ -262,7 +265,8 @@ func (w *World) Answered(what string, check func() error) (found error) {
 	return found
 }
 
-// Lookup asks an API server until it answers, and returns an object. It is nil if there is none.
+// Lookup returns an object, or nil if it does not exist. It repeats until the API server
+// answers.
 func (w *World) Lookup(api *testenv.API, apiVersion, kind, namespace, name string) (found *unstructured.Unstructured) {
 	w.Helper()
 	w.Eventually("look for "+kind+" "+name, func() (err error) {
@@ -274,7 +278,8 @@ func (w *World) Lookup(api *testenv.API, apiVersion, kind, namespace, name strin
 	return found
 }
 
-// Object is Lookup of an object of the test's namespace that must be there.
+// Object is like Lookup for the test's namespace, and fails the test if the object does not
+// exist.
 func (w *World) Object(api *testenv.API, apiVersion, kind, name string) *unstructured.Unstructured {
 	w.Helper()
 	o := w.Lookup(api, apiVersion, kind, w.Namespace, name)
@@ -298,7 +303,7 @@ func (w *World) Restart() {
 	w.Must(w.Hub.Start())
 }
 
-// NamespaceObject is a Namespace.
+// NamespaceObject returns a Namespace.
 func NamespaceObject(name string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("v1")
@@ -307,7 +312,7 @@ func NamespaceObject(name string) *unstructured.Unstructured {
 	return o
 }
 
-// Explain prints what was written in members, and what the server logged.
+// Explain prints the writes in members, and the log of the server.
 func (w *World) Explain() {
 	for _, m := range Members.List {
 		var b strings.Builder
@@ -344,7 +349,7 @@ func (w *World) Eventually(what string, check func() error) {
 	testenv.Eventually(w, what, Patience, check)
 }
 
-// Conditions are those of an object, as Type=Status/Reason.
+// Conditions returns the conditions of an object as Type=Status/Reason.
 func Conditions(o *unstructured.Unstructured) string {
 	var all []string
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
@@ -356,13 +361,13 @@ func Conditions(o *unstructured.Unstructured) string {
 	return strings.Join(all, " ")
 }
 
-// Ready waits until a cluster is.
+// Ready waits until the cluster of a member is ready.
 func (w *World) Ready(m *testenv.Member) {
 	w.Helper()
 	w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name, "Ready=True")
 }
 
-// Lost waits until the hub knows that a member does not answer.
+// Lost waits until the hub has noticed that a member does not answer.
 func (w *World) Lost(m *testenv.Member) {
 	w.Helper()
 	w.Condition("cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name, "Reachable=Unknown")
@@ -389,13 +394,13 @@ func (w *World) Binding(kind, name, want string) {
 	w.Condition("work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, name+"-"+strings.ToLower(kind), want)
 }
 
-// Applied waits until the template, as it is now, is applied everywhere.
+// Applied waits until the current template is applied in all its clusters.
 func (w *World) Applied(kind, name string) {
 	w.Helper()
 	w.Binding(kind, name, "FullyApplied=True")
 }
 
-// Placed waits until a member has a copy with our mark and returns it.
+// Placed waits until a member has a copy with our label, and returns the copy.
 func (w *World) Placed(m *testenv.Member, apiVersion, kind, name string) *unstructured.Unstructured {
 	w.Helper()
 	var found *unstructured.Unstructured
@@ -411,7 +416,7 @@ func (w *World) Placed(m *testenv.Member, apiVersion, kind, name string) *unstru
 	return found
 }
 
-// Gone waits until a member has no such object.
+// Gone waits until a member does not have the object.
 func (w *World) Gone(m *testenv.Member, apiVersion, kind, name string) {
 	w.Helper()
 	ns := w.Namespace
@@ -430,7 +435,7 @@ func (w *World) Gone(m *testenv.Member, apiVersion, kind, name string) {
 	})
 }
 
-// Available waits until a member's Deployment has so many available replicas.
+// Available waits until a Deployment in a member has that many available replicas.
 func (w *World) Available(m *testenv.Member, name string, want int64) {
 	w.Helper()
 	w.Eventually(fmt.Sprintf("%s has %d available replicas of %s", m.Name, want, name), func() error {
@@ -457,13 +462,13 @@ func Replicas(d *unstructured.Unstructured) int64 {
 	return n
 }
 
-// Writes are those in a member since the test began that changed something, about objects of
-// the test's namespace or the namespace itself.
+// Writes returns the writes in a member since the test began that changed an object of the
+// test's namespace, or the namespace itself.
 func (w *World) Writes(m *testenv.Member) []testenv.Write {
 	return w.WritesSince(m, w.Marks[m.Name])
 }
 
-// WritesSince is Writes since a mark.
+// WritesSince is like Writes, since a mark.
 func (w *World) WritesSince(m *testenv.Member, mark int) []testenv.Write {
 	var mine []testenv.Write
 	for _, r := range m.Writes(mark) {
@@ -487,7 +492,7 @@ func (w *World) NoDeletions(m *testenv.Member, mark int) {
 // Kind names a kind as a manifest does.
 type Kind struct{ APIVersion, Kind string }
 
-// Kinds whose objects tests compare.
+// Kinds are the kinds whose objects the tests compare.
 var Kinds = []Kind{
 	{"apps/v1", "Deployment"},
 	{"apps/v1", "StatefulSet"},
@@ -499,17 +504,17 @@ var Kinds = []Kind{
 	{"v1", "PersistentVolumeClaim"},
 }
 
-// Content is what is in one namespace of a member, Kubernetes' own things apart, with what no
-// mark of ours changes.
+// Content holds the objects in one namespace of a member, without those that Kubernetes creates
+// there, and of each object the part that Orrery's labels and annotations do not change.
 type Content map[string]Object
 
-// Object is what Content has of one object.
+// Object is one object in Content.
 type Object struct {
 	UID      types.UID
 	Contents any // spec and data
 }
 
-// Content lists what the test's namespace of a member has.
+// Content returns the content of the test's namespace in a member.
 func (w *World) Content(m *testenv.Member) Content {
 	w.Helper()
 	all := Content{}
@@ -532,7 +537,7 @@ func (w *World) Content(m *testenv.Member) Content {
 	return all
 }
 
-// Contents are an object without metadata and status.
+// Contents returns an object without metadata and status.
 func Contents(o *unstructured.Unstructured) any {
 	c := runtime.DeepCopyJSON(o.Object)
 	delete(c, "metadata")
@@ -540,14 +545,15 @@ func Contents(o *unstructured.Unstructured) any {
 	return c
 }
 
-// BuiltIn is true for what Kubernetes makes in every namespace.
+// BuiltIn reports whether Kubernetes creates the object in every namespace, or a controller
+// owns it.
 func BuiltIn(o *unstructured.Unstructured) bool {
 	return o.GetKind() == "ServiceAccount" && o.GetName() == "default" ||
 		o.GetKind() == "ConfigMap" && o.GetName() == "kube-root-ca.crt" || metav1.GetControllerOf(o) != nil
 }
 
-// Stays fails the test when something that was in a member is not there any more, is another
-// object of the name, or has other contents.
+// Stays fails the test for each object in before that is gone from the member, was replaced by
+// another object of the name, or has other contents.
 func (w *World) Stays(m *testenv.Member, before Content) {
 	w.Helper()
 	now := w.Content(m)
@@ -564,7 +570,8 @@ func (w *World) Stays(m *testenv.Member, before Content) {
 	}
 }
 
-// Quiet waits until nothing has been written for a while in the test's namespaces of any member, or others.
+// Quiet waits until, for the duration d, no write reaches the test's namespaces in any member
+// or in others.
 func (w *World) Quiet(d time.Duration, others ...*testenv.Member) {
 	w.Helper()
 	last, since := -1, time.Now()
@@ -590,9 +597,10 @@ func (w *World) Quiet(d time.Duration, others ...*testenv.Member) {
 // owns reports whether the test works in a namespace.
 func (w *World) owns(ns string) bool { return ns == w.Namespace || slices.Contains(w.Others, ns) }
 
-// CaughtUp waits until the hub has done what it had to do in members, which are all unless some are named: until an object
-// that is made now is placed there and the hub says so. The object is in a namespace of its own. Under Soak, CaughtUp also
-// waits until nothing has been written for a while.
+// CaughtUp waits until the hub has done its earlier work in the members (default: all). To find
+// out, it creates an object, in a namespace of its own, and waits until the object is placed
+// there and the hub reports that. Under Soak, CaughtUp then also waits until no write happens
+// for the given duration.
 func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
 	w.Helper()
 	if len(in) == 0 {
@@ -619,11 +627,11 @@ func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
 	}
 }
 
-// sentinelOf is the namespace in which CaughtUp works for a test.
+// sentinelOf returns the namespace that CaughtUp uses for a test.
 func sentinelOf(ns string) string { return ns + "-sentinel" }
 
-// Never fails the test if a check returns an error after the hub has caught up in members, or, under Soak, within a while
-// after that.
+// Never fails the test if check returns an error now or after the hub has caught up in the
+// members. Under Soak, it repeats the check for the duration within after that.
 func (w *World) Never(what string, within time.Duration, check func() error, in ...*testenv.Member) {
 	w.Helper()
 	if err := w.Answered(what, check); err != nil {

@@ -28,7 +28,7 @@ const routes = (
   ] as [string, Screen][]
 ).map(([path, screen]) => ({ path, Screen: later(screen, 6, "page") }))
 
-/** Brings the code of the screen that an address is of, while the session is asked for. */
+/** Starts to load the code of the screen for an address, while the session is requested. */
 export function bring(address: string): void {
   const first = (path: string) => path.split("/")[1]
   const place = address.replace(/^\/console/, "") || "/"

@@ -14,7 +14,7 @@ import { startLanguage } from "./text/text"
 nonceForStyles()
 showTheme()
 bring(location.pathname)
-// What nearly every screen asks for is on its way while the first is drawn.
+// These requests, which nearly every screen needs, run while the first screen is being rendered.
 const begun = start().then((signedIn) => {
   if (!signedIn) return
   askAhead()

@@ -6,7 +6,7 @@ const fetching = vi.fn<() => Promise<Response>>()
 beforeEach(() => vi.stubGlobal("fetch", fetching))
 afterEach(() => vi.unstubAllGlobals())
 
-test("a review that fails is no answer, and is asked again; one that is answered is remembered", async () => {
+test("a failed access review is not cached and is asked again; an answered one is cached", async () => {
   const act = { verb: "patch", group: "cluster.orrery.dev", resource: "clusters", name: "oak" }
   fetching.mockResolvedValueOnce(said({ kind: "Status", code: 503, reason: "ServiceUnavailable", message: "etcd is not there" }, 503))
   await expect(can(act)).rejects.toThrow("etcd is not there")
@@ -19,7 +19,7 @@ test("a review that fails is no answer, and is asked again; one that is answered
   expect(await can({ ...act, verb: "delete" })).toBe(false)
 })
 
-test("where something may be listed is not known either, if nobody can say", async () => {
+test("listable rejects if the access review fails", async () => {
   fetching.mockRejectedValueOnce(new TypeError("Failed to fetch"))
   await expect(listable({ group: "", resource: "pods", namespaced: true }, ["shop"])).rejects.toThrow("Failed to fetch")
 })

@@ -54,7 +54,7 @@ function hub(answer: (call: Call) => [number, object]): Call[] {
 afterEach(() => vi.unstubAllGlobals())
 
 describe("review", () => {
-  it("merges, asks without force, and shows whose field would be taken; taking it is bound to the state that was shown", async () => {
+  it("merges, sends a dry run without force, and returns the conflicts; a forced apply carries the resourceVersion that was shown", async () => {
     const calls = hub((call) => (call.method === "GET" ? [200, live] : call.query.get("force") ? [200, live] : [409, conflict]))
     const found = await review({ path: "/x", text, base })
     expect(found.taken.map((d) => d.path)).toEqual(["spec.replicas"])
@@ -70,21 +70,21 @@ describe("review", () => {
       spec: { paused: true },
     })
   })
-  it("leaves what is theirs, after which nothing changes", async () => {
+  it("with the other manager's value chosen, nothing changes", async () => {
     hub((call) => (call.method === "GET" ? [200, live] : [409, conflict]))
     const found = await review({ path: "/x", text, base })
     const again = await review(theirs(found, found.conflicts[0]!))
     expect(again.intent.changes).toBe(false)
   })
-  it("says what the API server does not take", async () => {
+  it("returns the refusal of the API server", async () => {
     hub((call) => (call.method === "GET" ? [200, live] : [422, { kind: "Status", code: 422, message: "invalid" }]))
     expect((await review({ path: "/x", text, base })).refusal?.code).toBe(422)
   })
-  it("makes nothing over an object that is there", async () => {
+  it("does not overwrite an existing object with a new one", async () => {
     hub(() => [200, live])
     await expect(review({ path: "/x", text })).rejects.toBeInstanceOf(Exists)
   })
-  it("does not make an object anew that is gone while it is edited", async () => {
+  it("does not create an object again that was deleted while it is edited", async () => {
     const calls = hub(() => [404, { kind: "Status", code: 404, message: "not found" }])
     await expect(review({ path: "/x", text, base })).rejects.toMatchObject({ code: 404 })
     expect(calls).toHaveLength(1)

@@ -44,12 +44,12 @@ test("one change in several clusters is one row, the latest first", () => {
   ])
 })
 
-test("another change of the same object elsewhere is another row", () => {
+test("a different change of the same object in another cluster is another row", () => {
   const other = { fields: [{ path: "spec.replicas", before: 1, after: 3 }] }
   expect(rows([{ kind, items: [change("oak", "web", "1"), change("ash", "web", "1", other)] }])).toHaveLength(2)
 })
 
-test("rows are sifted by what they show", () => {
+test("rows are filtered by the words that they show", () => {
   const all = rows([{ kind, items: [change("oak", "web", "1"), change("ash", "api", "2")] }])
   expect(sift(all, "oak replicas").map((r) => r.name)).toEqual(["web"])
 })

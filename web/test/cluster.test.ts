@@ -2,15 +2,12 @@ import { expect, test } from "vitest"
 import { type Cluster, type Condition, capacity, cordoned, inUse, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
-import { type Fleet, freshness, freshnessIn, toneOfFreshness } from "../src/hub/freshness"
+import { type Fleet, freshness, freshnessIn, lagText, toneOfFreshness } from "../src/hub/freshness"
 import { freshnessOfRow, staleColumn } from "../src/table/columns"
 
-const is = (type: string, status: Condition["status"], reason = "", lastTransitionTime = "2026-11-25T10:00:00Z"): Condition => ({
-  type,
-  status,
-  reason,
-  lastTransitionTime,
-})
+const is = (type: string, status: Condition["status"], reason = "", lastTransitionTime = "2026-11-25T10:00:00Z"): Condition => {
+  return { type, status, reason, lastTransitionTime }
+}
 
 function cluster(name: string, conditions: Condition[], more: Partial<Cluster> & { version?: string } = {}): Cluster {
   return {
@@ -39,7 +36,7 @@ test.each<[string, Cluster, string]>([
   expect(verdict(c).health).toBe(want)
 })
 
-test("an unreachable cluster says since when", () => {
+test("an unreachable cluster has the time since when", () => {
   const at = "2026-11-25T09:00:00Z"
   expect(verdict(cluster("a", [is("Reachable", "Unknown", "Unreachable", at), is("Ready", "Unknown")])).since).toBe(at)
 })
@@ -56,13 +53,13 @@ test.each<[string, number | undefined]>([
   expect(quantity(text)).toBe(want)
 })
 
-test("amounts are told in their units", () => {
+test("amounts have the unit of their resource", () => {
   expect(amount("memory", 1.5 * 2 ** 30)).toBe("1.5 GiB")
   expect(amount("cpu", 0.25)).toBe("0.3")
   expect(amount("pods", 1500)).toBe("1.5k")
 })
 
-test("capacity puts what everybody asks for first, and leaves out what there is none of", () => {
+test("capacity lists common resources first, and omits those without any", () => {
   const c = cluster("a", well)
   c.status = {
     ...c.status,
@@ -79,7 +76,7 @@ test("capacity puts what everybody asks for first, and leaves out what there is 
   ])
 })
 
-test("taints are read, put and taken by key and effect", () => {
+test("taints are parsed, and added and removed by key and effect", () => {
   expect(parseTaint("a=b:NoSchedule")).toEqual({ key: "a", value: "b", effect: "NoSchedule" })
   expect(parseTaint("a:NoExecute")).toEqual({ key: "a", effect: "NoExecute" })
   expect(parseTaint("a=b")).toBeUndefined()
@@ -90,7 +87,7 @@ test("taints are read, put and taken by key and effect", () => {
   expect(cordoned(cluster("a", well, { spec: { taints: on } }))).toBe(true)
 })
 
-test("tiles: trouble comes first, and no cluster is missing", () => {
+test("tiles: clusters with problems come first, and none is missing", () => {
   const all = tiles(
     [
       cluster("good-10", well),
@@ -104,7 +101,7 @@ test("tiles: trouble comes first, and no cluster is missing", () => {
   expect(all.map((t) => t.fresh.state)).toEqual(["unknown", "unknown", "behind", "unknown"])
 })
 
-test("tiles: who may not list Clusters sees those of the live socket", () => {
+test("tiles: without the right to list Clusters, the clusters of the live socket are shown", () => {
   const all = tiles(undefined, fleetOf({ oak: "Synced", ash: "Unknown", elm: "Reading" }))
   expect(all.map((t) => [t.name, t.health])).toEqual([
     ["ash", "unreachable"],
@@ -116,28 +113,28 @@ test("tiles: who may not list Clusters sees those of the live socket", () => {
 const lostAt = "2026-11-25T09:00:00Z"
 const typeAt = "2026-11-25T08:57:00Z"
 
-/** The fleet as the live socket sends it. Clusters that are not current have one time. */
+/** The fleet as the live socket sends it. All clusters that are not current have the same time. */
 const fleetOf = (states: Record<string, string>): Fleet => ({
   connected: true,
   clusters: Object.entries(states).map(([name, state]) => ({ name, state, since: state === "Synced" ? "" : lostAt, lag: 9 })),
 })
 
-test("one age for all that is shown of a cluster that does not answer", () => {
+test("all views of an unreachable cluster show the same age", () => {
   const fleet = fleetOf({ oak: "Synced", ash: "Unknown", elm: "Behind" })
   const lost = { state: "lost", since: lostAt }
   expect(freshness(fleet, "ash")).toEqual(lost)
-  // The page of an object and its row, whose type was last heard of earlier.
+  // The page of an object and its row: the type was last current even earlier.
   expect(freshnessIn(fleet, "ash", typeAt)).toEqual(lost)
   expect(freshnessIn(fleet, "ash", undefined)).toEqual(lost)
   const row = (cluster: string, cell: string) => ({ cluster, cells: [cell] }) as unknown as Parameters<typeof freshnessOfRow>[1]
   expect(freshnessOfRow(fleet, row("ash", "2m42s"), 0)).toEqual(lost)
-  // The card, also while the conditions that it read are from before.
+  // The card, also while the conditions are older.
   const card = tiles([cluster("ash", well)], fleet)[0]
   expect([card?.health, card?.since, card?.message]).toEqual(["unreachable", lostAt, undefined])
   expect(tiles([cluster("ash", [is("Reachable", "Unknown", "Unreachable", typeAt), is("Ready", "Unknown")])], fleet)[0]?.since).toBe(lostAt)
 })
 
-test("of a cluster that answers, the type says how old it is", () => {
+test("in a reachable cluster each type has its own age", () => {
   const fleet = fleetOf({ oak: "Synced", elm: "Behind" })
   expect(freshness(fleet, "elm")).toEqual({ state: "behind", since: lostAt })
   expect(freshnessIn(fleet, "elm", undefined)).toEqual({ state: "current" })
@@ -157,16 +154,33 @@ test("of a cluster that answers, the type says how old it is", () => {
   expect([columns("Last Seen", "Type"), columns("Last Seen", "Type", "Last Seen"), []].map(staleColumn)).toEqual([-1, 2, -1])
 })
 
-test("tiles are sifted by words and counted by health", () => {
+test("tiles are filtered by words and counted by health", () => {
   const all = tiles([cluster("oak", well), cluster("ash", well, { spec: { region: "eu" } })], fleetOf({}))
   expect(sift(all, "eu").shown.map((t) => t.name)).toEqual(["ash"])
   expect(sift(all, "", "unready")).toEqual({ shown: [], counts: { ready: 2 } })
 })
 
-test("what of a node is in use: as much as is known", () => {
+test("the use of a node shows ? for unknown amounts", () => {
   expect(inUse("cpu", "2500000000n", "8")).toBe("2.5 / 8")
   expect(inUse("memory", "512Mi", "1Gi")).toBe("512 MiB / 1 GiB")
   expect(inUse("pods", 0, "110")).toBe("0 / 110")
   expect(inUse("memory", undefined, "1Gi")).toBe("? / 1 GiB")
   expect(inUse("cpu", undefined, undefined)).toBe("")
+})
+
+test("a cluster that was never reached is described as that, not as seen some time ago", () => {
+  const since = "2026-11-25T09:00:00Z"
+  const fleet: Fleet = {
+    connected: true,
+    clusters: [
+      { name: "never", state: "Unknown", since: "", lag: 0 },
+      { name: "lost", state: "Unknown", since, lag: 9 },
+      { name: "behind", state: "Behind", since, lag: 9 },
+      { name: "reading", state: "Reading", since: "", lag: 0 },
+    ],
+  }
+  const text = (name: string) => lagText(freshness(fleet, name))
+  expect(freshness(fleet, "never")).toEqual({ state: "lost", since: undefined })
+  const texts = ["never", "lost", "behind", "reading", "missing"].map(text)
+  expect(texts.join()).toBe("layout.lagNever,layout.lagUnknown,layout.lagBehind,layout.lagReading,cluster.lagUnknown")
 })

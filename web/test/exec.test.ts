@@ -37,7 +37,7 @@ function start() {
 }
 
 describe("Exec", () => {
-  it("sends the last size and what was typed once it is open", () => {
+  it("sends the last size and the input once it is open", () => {
     const { socket, shown, exec } = start()
     exec.resize(80, 24)
     exec.resize(100, 30)
@@ -50,7 +50,7 @@ describe("Exec", () => {
     expect(socket.sent).toEqual(['4:{"Width":100,"Height":30}', "0:ls\r", "0:x", '4:{"Width":100,"Height":30}'])
     expect(shown).toEqual(["open"])
   })
-  it("shows both outputs, and ends once with what the program returned", () => {
+  it("shows both outputs, and ends once with the exit code", () => {
     const { socket, shown, ends } = start()
     socket.open()
     socket.say(1, "")
@@ -62,7 +62,7 @@ describe("Exec", () => {
     expect(ends).toEqual([{ code: 3, message: "" }])
     expect(socket.closed).toBe(true)
   })
-  it("says that the connection ended, unless it was closed here", () => {
+  it("reports the end of the connection, unless it was closed here", () => {
     const lost = start()
     lost.socket.onclose?.({ code: 1006, reason: "" })
     expect(lost.ends).toEqual([{ message: "The connection ended (1006)" }])
@@ -75,13 +75,13 @@ describe("Exec", () => {
 })
 
 describe("readStatus", () => {
-  it("reads success, refusals and texts", () => {
+  it("reads success, refusals and plain texts", () => {
     expect(readStatus('{"status":"Success"}')).toEqual({ code: 0, message: "" })
     expect(readStatus('{"status":"Failure","message":"no such container"}')).toEqual({ message: "no such container" })
     expect(readStatus("exec failed")).toEqual({ message: "exec failed" })
   })
 })
 
-it("execQuery keeps each argument apart", () => {
+it("execQuery passes each argument separately", () => {
   expect(execQuery("web", ["sh", "-c", "a & b"])).toBe("container=web&stdin=true&stdout=true&tty=true&command=sh&command=-c&command=a+%26+b")
 })

@@ -18,13 +18,13 @@ describe("diff", () => {
     expect(paths(a, b)).toEqual(["spec.args[1]", "spec.containers[name=web].image", "spec.containers[name=side]"])
     expect(paths(a, b, true)[0]).toBe("spec.args")
   })
-  it("tells an order that alone differs, and tells null from nothing", () => {
+  it("reports a change of order alone, and distinguishes null from absent", () => {
     expect(paths({ l: [{ name: "a" }, { name: "b" }] }, { l: [{ name: "b" }, { name: "a" }] })).toEqual(["l"])
     expect(paths({ a: null }, {})).toEqual(["a"])
     expect(paths({ a: [] }, { a: [] })).toEqual([])
     expect(paths({ a: [] }, { a: {} })).toEqual(["a"])
   })
-  it("takes hostile keys for keys", () => {
+  it("treats hostile keys as ordinary keys", () => {
     const hostile = JSON.parse('{"metadata": {"annotations": {"__proto__": "x", "constructor": "y", "a/b.c": "<img src=x>"}}}')
     expect(paths({ metadata: { annotations: {} } }, hostile)).toEqual([
       "metadata.annotations.__proto__",
@@ -35,7 +35,7 @@ describe("diff", () => {
 })
 
 describe("overlap", () => {
-  it("is of a field and what is in it", () => {
+  it("is true for a field and the fields inside it", () => {
     expect(overlap(["spec"], ["spec", "replicas"])).toBe(true)
     expect(overlap(["spec", { name: "a" }, "x"], ["spec", { name: "a" }])).toBe(true)
     expect(overlap(["spec", { name: "a" }], ["spec", { name: "b" }])).toBe(false)

@@ -12,7 +12,7 @@ const change = (time: string | undefined, kind: Change["change"] = "Updated", cl
 })
 
 describe("stepsOf", () => {
-  it("puts the oldest first, those of one moment together, and what has no time at the beginning", () => {
+  it("sorts by time, groups changes of one moment, and puts changes without a time first", () => {
     const steps = stepsOf([
       change("2026-01-01T00:00:10.000000Z", "Deleted"),
       change("2026-01-01T00:00:05.000000Z"),
@@ -49,7 +49,7 @@ describe("collapse", () => {
   it("leaves small graphs alone", () => {
     expect(collapse(owner(10)).graph.nodes).toHaveLength(12)
   })
-  it("has one node stand for the pods of an owner", () => {
+  it("replaces the pods of an owner by one node", () => {
     const { graph, left } = collapse(owner(600))
     expect(left).toBe(0)
     expect(graph.nodes.map((n) => [n.kind, n.name, n.count])).toEqual([
@@ -59,7 +59,7 @@ describe("collapse", () => {
     ])
     expect(graph.edges).toHaveLength(2)
   })
-  it("keeps what is nearest to the roots if there are still too many", () => {
+  it("keeps the nodes nearest to the roots if there are still too many", () => {
     const chain: Graph = { roots: [0], nodes: [], edges: [] }
     for (let i = 0; i < 20; i++) chain.nodes.push({ kind: "ConfigMap", name: `c${i}` })
     for (let i = 1; i < 20; i++) chain.edges.push({ from: i - 1, to: i, relation: "owner" })
@@ -68,7 +68,7 @@ describe("collapse", () => {
   })
 })
 
-it("layout puts what is used to the right of what uses", () => {
+it("layout puts a used object to the right of its users", () => {
   const points = layout(owner(3))
   expect(points).toHaveLength(5)
   expect(points[2]!.x).toBeGreaterThan(points[0]!.x)

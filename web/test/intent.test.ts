@@ -57,7 +57,7 @@ function edited(live: JsonObject, edit: (object: any) => void): JsonObject {
 }
 
 describe("intent", () => {
-  it("sends nothing but what changed, by the names of list elements", () => {
+  it("sends only the changed fields, with the names of list elements", () => {
     const live = deployment()
     const { method, body, foreign } = intent(
       live,
@@ -73,7 +73,7 @@ describe("intent", () => {
     expect(foreign.map((f) => [f.path, f.managers, f.live])).toEqual([["spec.template.spec.containers[name=web].image", ["kubectl"], "nginx:1"]])
   })
 
-  it("sends lists and maps whole that are owned whole, or by nobody", () => {
+  it("sends lists and maps whole that are atomic or have no owner", () => {
     const live = deployment()
     const { body } = intent(
       live,
@@ -90,7 +90,7 @@ describe("intent", () => {
     })
   })
 
-  it("goes on sending what it sent before, and removes that by leaving it out", () => {
+  it("sends its earlier fields again, and removes a field by leaving it out", () => {
     const own = entry("orrery-console", { "f:metadata": { "f:labels": { "f:mine": {} } }, "f:spec": { "f:paused": {} } }, "Apply")
     const live = deployment([entry("kubectl", kubectl), own]) as {
       metadata: { labels: JsonObject }
@@ -112,7 +112,7 @@ describe("intent", () => {
     expect(gone.body.spec).toBeUndefined()
   })
 
-  it("removes what others set by an update of that very state", () => {
+  it("removes fields of others by an update of exactly the state that was read", () => {
     const live = deployment()
     const { method, body, foreign } = intent(
       live,
@@ -140,11 +140,11 @@ describe("intent", () => {
     ).toBe("update")
   })
 
-  it("knows that nothing changed", () => {
+  it("detects that nothing changed", () => {
     expect(intent(deployment(), editable(deployment()))).toMatchObject({ changes: false, foreign: [] })
   })
 
-  it("says of a conflict whether the other changed it meanwhile", () => {
+  it("reports for a conflict whether the field changed meanwhile", () => {
     const base = deployment()
     const live = deployment() as { spec: JsonObject } & JsonObject
     live.spec.replicas = 4
@@ -161,13 +161,13 @@ describe("intent", () => {
 })
 
 describe("owners", () => {
-  it("are found from a part of what names an element", () => {
+  it("are found by some of the fields that identify an element", () => {
     const fields = { "f:ports": { 'k:{"containerPort":80,"protocol":"TCP"}': { "f:containerPort": {} } } }
     const root = owned({ apiVersion: "apps/v1", metadata: { managedFields: [entry("helm", fields)] } })
     expect(managers(root, ["ports", { containerPort: 80 }])).toEqual(["helm"])
     expect(managers(root, ["ports", { containerPort: 81 }])).toEqual([])
   })
-  it("writes paths as API servers do", () => {
+  it("causeOf writes paths as API servers do", () => {
     expect(causeOf(["spec", "ports", { protocol: "TCP", containerPort: 80 }, "name"])).toBe('.spec.ports[containerPort=80,protocol="TCP"].name')
   })
 })

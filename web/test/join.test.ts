@@ -18,7 +18,7 @@ test("commands", () => {
   expect(command({ ...blank, name: "oak", way: "kubeconfig", kubeconfig: "my file" })).toBe("orrery cluster join oak --cluster-kubeconfig 'my file'")
 })
 
-test("nothing of the form is a command of its own", () => {
+test("values of the form cannot inject a command", () => {
   expect(quote("$(reboot)")).toBe("'$(reboot)'")
   expect(quote("it's; x")).toBe(`'it'\\''s; x'`)
 })
@@ -29,7 +29,7 @@ const oak = (...conditions: [string, Condition["status"], string?][]): Cluster =
   status: { conditions: conditions.map(([type, status, reason]) => ({ type, status, reason, message: `${type} says` })) },
 })
 
-test("a join goes step by step", () => {
+test("the steps of a join follow each other", () => {
   expect(steps(undefined, "agent").map((s) => s.state)).toEqual(["now", "later", "later", "later", "later", "later", "later"])
   expect(steps(oak(["AgentConnected", "Unknown", "WaitingForAgent"]), "agent")[1]).toEqual({
     stage: "agent",
@@ -45,6 +45,6 @@ test("a join goes step by step", () => {
   expect(mirrors.at(-2)?.state).toBe("now")
 })
 
-test("a join by kubeconfig has no agent to wait for", () => {
+test("a join by kubeconfig does not wait for an agent", () => {
   expect(steps(undefined, "kubeconfig").map((s) => s.stage)).not.toContain("agent")
 })

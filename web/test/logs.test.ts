@@ -20,7 +20,7 @@ describe("Splitter", () => {
     const out = [...all].flatMap((byte) => s.add(new Uint8Array([byte])))
     expect(out).toEqual([line(1e6, "grüße 你好"), line(2e6, "b")])
   })
-  it("passes over what it had when a stream is asked again since the last second", () => {
+  it("skips lines that it already has when a stream is read again from the last second", () => {
     const s = new Splitter()
     s.add(bytes("1970-01-01T00:00:01.1Z a\n1970-01-01T00:00:01.2Z b\n1970-01-01T00:00:01.2Z c\n"))
     expect(s.since).toBe("1970-01-01T00:00:01.000Z")
@@ -30,7 +30,7 @@ describe("Splitter", () => {
     )
     expect(again.map((l) => l.text)).toEqual(["d", "e"])
   })
-  it("keeps lines without a time, and the last one without an end", () => {
+  it("keeps lines without a time, and a last line without an end", () => {
     const s = new Splitter()
     expect(s.add(bytes("1970-01-01T00:00:01Z a\nunable to retrieve logs\nrest"))).toEqual([line(1e6, "a"), line(1e6, "unable to retrieve logs")])
     expect(s.end()).toEqual([line(1e6, "rest")])
@@ -38,7 +38,7 @@ describe("Splitter", () => {
 })
 
 describe("Ring", () => {
-  it("merges streams by time, whatever comes first", () => {
+  it("merges streams by time, in any order of arrival", () => {
     const ring = new Ring()
     ring.add(0, [line(1), line(4), line(7)])
     expect(ring.lines()).toHaveLength(3)
@@ -46,14 +46,14 @@ describe("Ring", () => {
     ring.add(2, [line(3), line(8)])
     expect(ring.lines().map((l) => l.time)).toEqual([1, 2, 3, 4, 7, 8, 9])
   })
-  it("keeps each stream's own order of one moment", () => {
+  it("keeps the order of a stream's lines with the same time", () => {
     const ring = new Ring()
     ring.add(0, [line(1, "a"), line(1, "b")])
     ring.lines()
     ring.add(0, [line(1, "c")])
     expect(ring.lines().map((l) => l.text)).toEqual(["a", "b", "c"])
   })
-  it("keeps the latest, and leaves alone what a paused view has", () => {
+  it("keeps the latest lines, and does not change the list of a paused view", () => {
     const ring = new Ring(3)
     ring.add(0, [line(1), line(2), line(3)])
     const paused = ring.lines()
@@ -61,7 +61,7 @@ describe("Ring", () => {
     expect(ring.lines().map((l) => l.time)).toEqual([3, 4, 5])
     expect(paused.map((l) => l.time)).toEqual([1, 2, 3])
   })
-  it("is the same as sorting, for any order of arrival", () => {
+  it("equals sorting, for any order of arrival", () => {
     let seed = 7
     const random = (n: number) => {
       seed = (seed * 1103515245 + 12345) % 2147483648
@@ -83,7 +83,7 @@ describe("Ring", () => {
 })
 
 describe("search", () => {
-  it("finds a text and no pattern", () => {
+  it("searches for a text, not a pattern", () => {
     const lines = ["a.b", "axb", "A.B"].map((text, number) => ({ time: 0, stream: 0, number, text }))
     expect(search(lines, "a.b")).toEqual([0, 2])
     expect(search(lines, "")).toEqual([])
@@ -91,7 +91,7 @@ describe("search", () => {
 })
 
 describe("clean", () => {
-  it("leaves nothing that a terminal or a browser would obey", () => {
+  it("removes all control sequences of terminals and browsers", () => {
     expect(clean("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\ \x1b[2J\x1bcok\x07")).toBe("red link ok")
     expect(clean("10%\r20%\r30%")).toBe("30%")
     expect(clean("dos\r")).toBe("dos")

@@ -24,7 +24,7 @@ function changed(edit: (object: any) => void): JsonObject {
 }
 
 describe("merge", () => {
-  it("takes over what only they changed and keeps my comments", () => {
+  it("takes over fields that only others changed, and keeps the user's comments", () => {
     const mine = text.replace("replicas: 2", "replicas: 3 # more")
     const theirs = changed((o) => {
       o.spec.containers[1].image = "busybox:2"
@@ -41,7 +41,7 @@ describe("merge", () => {
       spec: { replicas: 3, containers: [{ name: "web" }, { image: "busybox:2" }, { name: "new" }] },
     })
   })
-  it("leaves what both changed as I wrote it, and says so", () => {
+  it("keeps the user's value of a field that both changed, and reports a clash", () => {
     const merged = merge(
       text.replace("replicas: 2", "replicas: 3"),
       base,
@@ -50,7 +50,7 @@ describe("merge", () => {
     expect(merged.clashes).toEqual([{ path: "spec.replicas", steps: ["spec", "replicas"], base: 2, mine: 3, theirs: 5 }])
     expect(read(merged.text).object).toMatchObject({ spec: { replicas: 3 } })
   })
-  it("has no clash where both did the same", () => {
+  it("has no clash where both made the same change", () => {
     expect(
       merge(
         text.replace("replicas: 2", "replicas: 5"),
@@ -59,13 +59,13 @@ describe("merge", () => {
       ).clashes,
     ).toEqual([])
   })
-  it("clashes once over an element that I removed and they changed in two places", () => {
+  it("reports one clash for an element that the user removed and others changed in two places", () => {
     const mine = text.replace("    - name: side\n      image: busybox\n", "")
     const theirs = changed((o) => Object.assign(o.spec.containers[1], { image: "b:2", args: ["x"] }))
     const { clashes } = merge(mine, base, theirs)
     expect(clashes.map((c) => [c.path, c.mine])).toEqual([["spec.containers[name=side]", undefined]])
   })
-  it("takes over a removal, and maps that are empty after it", () => {
+  it("takes over a removal, and removes maps that it leaves empty", () => {
     const with_ = changed((o) => (o.metadata.labels = { a: "b" }))
     const merged = merge(text.replace("  name: web #", "  labels:\n    a: b\n  name: web #"), with_, base)
     expect(read(merged.text).object).toEqual(base)
@@ -73,21 +73,21 @@ describe("merge", () => {
 })
 
 describe("put", () => {
-  it("sets a field of an element that is not there yet", () => {
+  it("sets a field of an element that does not exist yet", () => {
     const out = put(text, [{ steps: ["spec", "containers", { name: "third" }, "image"], value: "x" }])
     expect(read(out).object).toMatchObject({ spec: { containers: [{}, {}, { name: "third", image: "x" }] } })
   })
 })
 
 describe("read", () => {
-  it("says what is wrong and where", () => {
+  it("reports errors with their positions", () => {
     const [problem] = read("a: 1\na: 2\n").problems
     expect(problem?.message).toMatch(/unique/i)
     expect(problem?.from).toBe(5)
     expect(read("- a\n").problems).toHaveLength(1)
     expect(read("a: [").problems.length).toBeGreaterThan(0)
   })
-  it("refuses a text that grows without end", () => {
+  it("refuses a text that expands without limit", () => {
     const bomb = `a: &a [x,x,x,x,x,x,x,x,x]\n${"bcdefgh"
       .split("")
       .map((k, i) => `${k}: &${k} [${`*${"abcdefgh"[i]},`.repeat(9).slice(0, -1)}]`)
@@ -95,19 +95,19 @@ describe("read", () => {
     expect(read(bomb).object).toBeUndefined()
     expect(read(bomb).problems).toHaveLength(1)
   })
-  it("takes hostile keys for keys", () => {
+  it("treats hostile keys as ordinary keys", () => {
     const { object } = read('__proto__: {polluted: true}\nname: "<script>"\n')
     expect(Object.hasOwn(object as object, "__proto__")).toBe(true)
     expect(({} as { polluted?: boolean }).polluted).toBeUndefined()
   })
 })
 
-it("fieldPath reads paths as API servers write them", () => {
+it("fieldPath parses paths as API servers write them", () => {
   expect(fieldPath('.spec.ports[containerPort=80,protocol="TCP"].name')).toEqual(["spec", "ports", { containerPort: 80, protocol: "TCP" }, "name"])
   expect(fieldPath("spec.containers[1].image")).toEqual(["spec", "containers", 1, "image"])
 })
 
-describe("what an API server does not take", () => {
+describe("a refusal of an API server", () => {
   const at = (message: string, field?: string) => {
     const status = { code: 422, reason: "Invalid", message, details: field ? { causes: [{ field, message: "no" }] } : undefined }
     return refused(status).map(({ path }) => {
@@ -115,7 +115,7 @@ describe("what an API server does not take", () => {
       return text.slice(from, to).trim()
     })
   }
-  it("is found in the text: by its causes, by fields that the kind does not have, or else by what is around it", () => {
+  it("is located in the text: by its causes, by unknown fields in its message, or else at the nearest parent", () => {
     expect(at("is invalid", "spec.replicas")).toEqual(["2"])
     expect(at("is invalid", "spec.containers[1].image")).toEqual(["busybox"])
     expect(at('strict decoding error: unknown field "spec.replicas", duplicate field "metadata.name"')).toEqual(["2", "web"])

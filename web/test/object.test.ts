@@ -1,12 +1,14 @@
 import { describe, expect, it } from "vitest"
 import type { Obj } from "../src/hub/client"
-import { bytesOf, conditionsOf, containersOf, decode, plain, podsOf, scalarsOf, stateOf, summary } from "../src/object/object"
+import { bytesOf, conditionsOf, containersOf, decode, missingKind, plain, podsOf, scalarsOf, stateOf, summary } from "../src/object/object"
 import { below, type Document, fieldsOf, placeAt, resolved, schemaOf, valuesOf } from "../src/object/schema"
+import en from "../src/text/en"
+import zh from "../src/text/zh"
 
 const object = (kind: string, more: object, apiVersion = "v1"): Obj => ({ apiVersion, kind, metadata: { name: "web" }, ...more }) as Obj
 
 describe("conditionsOf", () => {
-  it("knows which conditions are bad news, and survives what is none", () => {
+  it("knows which conditions are bad when True, and ignores invalid ones", () => {
     const conditions = [{ type: "Ready", status: "False", reason: "X" }, { type: "DiskPressure", status: "True" }, { type: "Odd", status: "Unknown" }, "no", {}]
     const node = object("Node", { status: { conditions } })
     expect(conditionsOf(node).map((c) => [c.type, c.tone])).toEqual([
@@ -21,7 +23,7 @@ describe("conditionsOf", () => {
 })
 
 describe("podsOf", () => {
-  it("finds pods of whatever selects some", () => {
+  it("finds the pods of any kind with a selector", () => {
     expect(podsOf(object("Pod", {}))).toEqual({ labels: "", fields: "metadata.name=web" })
     expect(podsOf(object("Service", { spec: { selector: { app: "a", b: "c" } } }))).toEqual({ labels: "app=a,b=c" })
     const selector = {
@@ -38,7 +40,7 @@ describe("podsOf", () => {
   })
 })
 
-it("plain is the object as in its cluster", () => {
+it("plain returns the object as in its cluster", () => {
   const annotations = { a: "b", "fleet.orrery.dev/cluster": "oak", "fleet.orrery.dev/resource-version": "7" }
   expect(plain({ ...object("Pod", {}), metadata: { name: "web", resourceVersion: "9", annotations } }).metadata).toEqual({
     name: "web",
@@ -97,7 +99,7 @@ describe("stateOf", () => {
     expect(stateOf(pod({ phase: "Succeeded", conditions: ready("False", "PodCompleted") }), row(["Status", "Completed"]))).toMatchObject({ tone: "good" })
     expect(stateOf(pod({ phase: "Failed", reason: "Evicted", message: "disk" }))).toEqual({ word: "Evicted", message: "disk", tone: "bad" })
   })
-  it("takes what is printed, or the phase, of kinds without a summary condition", () => {
+  it("uses the printed status or the phase for kinds without a summary condition", () => {
     const failed = object("Job", { status: { conditions: [{ type: "Failed", status: "True" }] } }, "batch/v1")
     expect(stateOf(failed, row(["Status", "Failed"]))).toMatchObject({ word: "Failed", tone: "bad" })
     expect(stateOf(object("PersistentVolumeClaim", { status: { phase: "Pending" } }))).toMatchObject({ word: "Pending" })
@@ -107,7 +109,7 @@ describe("stateOf", () => {
   })
 })
 
-it("values of Secrets are text only if they are", () => {
+it("values of Secrets are decoded only if they are text", () => {
   expect([decode("aGFsbG8="), decode("/w=="), decode("%")]).toEqual(["hallo", undefined, undefined])
   expect(bytesOf("aGFsbG8=")).toBe(5)
   expect(scalarsOf({ a: 1, b: { c: 1 }, d: ["x", "y"], e: [{}] })).toEqual([
@@ -146,7 +148,7 @@ const doc: Document = {
 
 describe("schema", () => {
   const schema = schemaOf(doc, "apps", "v1", "Deployment")
-  it("goes through references, lists and maps", () => {
+  it("resolves references, lists and maps", () => {
     expect(fieldsOf(doc, below(doc, schema, ["spec"])).map((f) => [f.label, f.type, f.required])).toEqual([
       ["containers", "array", true],
       ["labels", "map", false],
@@ -161,7 +163,7 @@ describe("schema", () => {
 
 describe("placeAt", () => {
   const place = (text: string) => placeAt(text.replace("|", ""), text.indexOf("|"))
-  it("knows the field that is written, in a text that is not whole", () => {
+  it("finds the field at a position in incomplete text", () => {
     expect(place("sp|")).toEqual({ path: [], key: "", value: false })
     expect(place("spec:\n  rep|")).toMatchObject({ path: ["spec"], value: false })
     expect(place("spec:\n  paused: t|")).toMatchObject({ path: ["spec", "paused"], value: true })
@@ -177,4 +179,10 @@ describe("placeAt", () => {
     })
     expect(place("metadata:\n  name: x\nspec:\n  |")).toMatchObject({ path: ["spec"] })
   })
+})
+
+it("says of a missing kind whether the hub or the clusters do not serve it", () => {
+  expect(missingKind("")).toBe("object.noKindHub")
+  expect(missingKind("oak")).toBe("object.noKindMore")
+  for (const texts of [en, zh]) expect(texts.object.noKindHub).not.toBe(texts.object.noKindMore)
 })

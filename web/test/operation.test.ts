@@ -7,7 +7,7 @@ const run = (status: Operation["status"], spec: Partial<Operation["spec"]> = {})
   status,
 })
 
-test("steps of the Operation and of its slices are one record, the newer of two counts", () => {
+test("steps of the Operation and of its slices are merged, and the newer of two counts", () => {
   const op = run({
     hosts: [{ name: "oak-1", state: "Running", done: 1, total: 3 }],
     steps: [
@@ -50,7 +50,7 @@ test.each<[string, Operation, string[]]>([
   expect(acts(op)).toEqual(want)
 })
 
-test("acts change paused and canceled, and nothing else", () => {
+test("actions change only paused and canceled", () => {
   expect(patch("pause")).toEqual({ paused: true })
   expect(patch("resume")).toEqual({ paused: false })
   expect(patch("cancel")).toEqual({ canceled: true })
@@ -73,7 +73,7 @@ test("ranges of hosts", () => {
   expect(expand("oak")).toEqual(["oak"])
 })
 
-test("hosts that the spec adds and takes out", () => {
+test("hosts that the spec adds and removes", () => {
   const spec = { hosts: [{ name: "a" }, { name: "b" }], roleGroups: { "control-plane": ["a"], worker: ["a", "b"] } }
   expect(hostDiff(spec, [{ hostname: "a" }, { hostname: "c", roles: ["worker"] }])).toEqual([
     { name: "a", change: "kept", roles: ["control-plane", "worker"] },
@@ -82,7 +82,7 @@ test("hosts that the spec adds and takes out", () => {
   ])
 })
 
-test("a line of a plan looks like what it does", () => {
+test("the tone of a line of a plan shows the kind of change", () => {
   expect(["+ File /a", "~ File /a", "! File /a", "- File /a", "* Drain h-1 [drain]", ""].map(toneOfChange)).toEqual([
     "good",
     "warn",

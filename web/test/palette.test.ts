@@ -40,7 +40,7 @@ test("kinds by the beginning of a name, whole names first", () => {
   expect(kindsLike(kinds, "zzz")).toEqual([])
 })
 
-test("objects of the hub: those that begin with what is typed first, and pages of kinds' own", () => {
+test("objects of the hub: names that begin with the text come first, and kinds with their own pages link to them", () => {
   const named = (of: Kind, name: string, namespace = "") => ({ kind: of, namespace, name })
   const [deploy, policy, run] = [kinds[0]!, kind("PropagationPolicy", "policy.orrery.dev", []), kind("Operation", "lifecycle.orrery.dev", [], false)]
   const all = [named(deploy, "my-web", "shop"), named(policy, "web-all", "shop"), named(run, "web"), named(deploy, "db", "shop")]
@@ -50,7 +50,7 @@ test("objects of the hub: those that begin with what is typed first, and pages o
   expect(linkOf(all[1]!)).toBe("/policies?kind=PropagationPolicy&namespace=shop&name=web-all")
 })
 
-test("one key, or two that follow one another", () => {
+test("single keys, and sequences of two keys", () => {
   const run = () => {}
   const all = [
     { id: "a", title: "", keys: "g t", run },
@@ -65,7 +65,7 @@ test("one key, or two that follow one another", () => {
   expect(meaning(all, "", "d")).toEqual({ pending: "" })
 })
 
-test("what a screen registers goes before what is everywhere, and goes with it", () => {
+test("an action of a screen has precedence over a global one, until the screen is left", () => {
   const everywhere = register([{ id: "x", title: "everywhere", keys: "d", run: () => {} }])
   const screen = register([{ id: "y", title: "screen", keys: "d", run: () => {} }])
   expect(meaning(actions(), "", "d").action?.id).toBe("y")
@@ -75,14 +75,14 @@ test("what a screen registers goes before what is everywhere, and goes with it",
   expect(actions()).toEqual([])
 })
 
-test("a verb is about the name that follows it", () => {
+test("a verb applies to the name that follows it", () => {
   expect(verbOf("why shop/Web")).toEqual({ act: "why", name: "web" })
   expect(verbOf("Uncordon oak")).toEqual({ act: "uncordon", name: "oak" })
   expect(verbOf("cordon")).toEqual({ act: "cordon", name: "" })
   expect(["cordoned", "whyever", "a why", ""].map(verbOf)).toEqual([undefined, undefined, undefined, undefined])
 })
 
-test("a key of a screen comes before the same key of all screens, also if that was registered later", () => {
+test("a key of a screen has precedence over the same global key, even if that was registered later", () => {
   const action = (id: string) => ({ id, title: id, keys: "j", run: () => {} })
   const ends = [register([action("page")]), register([action("everywhere")], true)]
   expect(actions().map((a) => a.id)).toEqual(["page", "everywhere"])
@@ -90,7 +90,7 @@ test("a key of a screen comes before the same key of all screens, also if that w
   for (const end of ends) end()
 })
 
-test("the navigation and the palette lead to every page that needs no object", () => {
+test("the navigation and the palette have every page that needs no object", () => {
   const app = readFileSync("src/app.tsx", "utf8")
   const routes = [...app.matchAll(/\["(\/[^"]*)", \(\) => import/g)].map(([, path]) => path!.replace("/*?", ""))
   const ofObjects = ["/object", "/why", "/clusters/:name"]

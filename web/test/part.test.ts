@@ -11,14 +11,14 @@ test("ages as kubectl writes them", () => {
   expect(age(-5)).toBe("0s")
 })
 
-test("texts: a name, a number with its form", () => {
+test("texts: parameters, and numbers with singular or plural", () => {
   expect(fill("{n|row|rows} of {name}", { n: 1, name: "oak" })).toBe("1 row of oak")
   expect(fill("{n|row|rows}", { n: 1200 })).toBe("1,200 rows")
   expect(fill("{missing}!")).toBe("!")
   expect(fill("{name}", { name: "{n}<b>" })).toBe("{n}<b>")
 })
 
-test("a diff of lines puts both texts together again, whatever they are", () => {
+test("a line diff contains both texts completely, for random texts", () => {
   let seed = 7
   const random = (n: number) => {
     seed = (seed * 48271) % 2147483647
@@ -35,20 +35,20 @@ test("a diff of lines puts both texts together again, whatever they are", () => 
   }
 })
 
-test("a diff is short, and leaves out what is far from any difference", () => {
+test("a diff is minimal, and omits lines far from any difference", () => {
   const a = Array.from({ length: 40 }, (_, i) => `${i}`)
   const b = a.map((line) => (line === "20" ? "x" : line))
   expect(diffLines(a, b).map((l) => (l.kind === "gap" ? `gap ${l.count}` : l.kind[0]))).toEqual(["gap 17", "s", "s", "s", "r", "a", "s", "s", "s", "gap 16"])
   expect(diffLines(a, a)).toEqual([{ kind: "gap", count: 40 }])
 })
 
-test("what changes all the time is not compared", () => {
+test("metadata that changes all the time is not compared", () => {
   expect(comparable({ metadata: { name: "a", resourceVersion: "1", managedFields: [], generation: 2 }, spec: {} })).toEqual({
     metadata: { name: "a" },
     spec: {},
   })
 })
 
-test("words of states", () => {
+test("the tones of states", () => {
   expect(["Running", "Pending", "CrashLoopBackOff", "Unknown", "1.2.3"].map(toneOf)).toEqual(["good", "warn", "bad", "unknown", "plain"])
 })

@@ -23,13 +23,13 @@ test.each<[string, Work, string]>([
   expect(matrix([w])[0]?.tone).toBe(want)
 })
 
-test("what an unreachable cluster said last counts for nothing now", () => {
+test("the last health of an unreachable cluster does not count", () => {
   const [row] = matrix([work("a", { state: "Unknown", wanted: 2, ready: 2 })])
   expect([row?.health, row?.replicas?.tone]).toEqual(["Unknown", "unknown"])
   expect(sum(matrix([work("a", { state: "Unknown" }), work("b")]))).toMatchObject({ clusters: 2, healthy: 1, unknown: 1 })
 })
 
-test("images that differ from what is rendered, and from what most clusters get", () => {
+test("images that differ from the rendered ones, and from those of most clusters", () => {
   const rows = matrix([
     work("a", { images: [{ container: "web", wanted: "web:1", live: "web:0" }] }),
     work("b", { images: [{ container: "web", wanted: "web:1", live: "web:1" }] }),
@@ -44,12 +44,12 @@ test("images that differ from what is rendered, and from what most clusters get"
   expect(shortImage(`web@sha256:${"0123456789abcdef".repeat(4)}`)).toBe("web@0123456789ab…")
 })
 
-test("unknown drift is not none", () => {
+test("unknown drift is not zero drift", () => {
   expect(matrix([work("a", { driftUnknown: "not read yet" })])[0]?.drift).toBeUndefined()
   expect(matrix([work("a")])[0]?.drift).toBe(0)
 })
 
-test("replicas add up over the clusters in which it is placed", () => {
+test("replicas are summed over the clusters in which the object is placed", () => {
   expect(sum(matrix([work("a", { wanted: 3, ready: 2 }), work("b", { wanted: 1, ready: 1 }), work("c", { placed: false, ready: 9 })]))).toMatchObject({
     clusters: 2,
     ready: 3,
@@ -58,7 +58,7 @@ test("replicas add up over the clusters in which it is placed", () => {
   })
 })
 
-test("clusters stand where the decision put them, those first that were close", () => {
+test("clusters are grouped by their state, those that nearly qualified first", () => {
   const out = { reason: "NotSelected", message: "" }
   const tainted = { reason: "Tainted", message: "" }
   const all = [
@@ -79,7 +79,7 @@ test("clusters stand where the decision put them, those first that were close", 
   ])
 })
 
-test("a decision says whether it is of now", () => {
+test("outdated names what changed since the decision", () => {
   const e: Explanation = {
     of: { apiVersion: "apps/v1", kind: "Deployment", name: "web", generation: 3 },
     state: "Placed",
@@ -94,15 +94,15 @@ test("a decision says whether it is of now", () => {
   expect(outdated({ ...e, current: false, state: "Unclaimed" })).toBeUndefined()
 })
 
-test("a page about an object that is placed nowhere says each sentence once", () => {
+test("a page about an object that is placed nowhere shows each sentence once", () => {
   const reason = "the policy selects no cluster of the fleet"
-  const unknown = "UnknownCluster, clusterNames names a cluster that was never joined"
+  const unknown = "UnknownCluster, no cluster of the fleet has this name: correct the policy, or join the cluster"
   const out = "clusterAffinity does not select it"
   const decided = `${reason}; maple: ${unknown}; birch: ${out}; oak-2: ${out}; oak: ${out}`
   const e: Explanation = {
     of: { apiVersion: "apps/v1", kind: "Deployment", name: "nowhere" },
     state: "Nowhere",
-    message: `it is placed in no cluster by PropagationPolicy infra/nowhere: ${decided}; its deletion waits`,
+    message: `it is not placed in any cluster by PropagationPolicy infra/nowhere: ${decided}; its deletion waits`,
     current: true,
     decision: { time: "", current: true, reason: "NoClusterFits", message: decided },
     waits: [{ for: "Policy", message: decided }],
@@ -112,7 +112,7 @@ test("a page about an object that is placed nowhere says each sentence once", ()
     ],
   }
   expect(texts(e)).toEqual({
-    message: `it is placed in no cluster by PropagationPolicy infra/nowhere: ${reason}; its deletion waits`,
+    message: `it is not placed in any cluster by PropagationPolicy infra/nowhere: ${reason}; its deletion waits`,
     waits: [],
     outcome: "NoClusterFits",
   })
@@ -125,8 +125,8 @@ test("a page about an object that is placed nowhere says each sentence once", ()
   expect(texts({ ...e, message: "it is placed in 2 clusters", clusters: [], waits: [], decision: { ...e.decision!, message: "2 clusters" } }).outcome).toBe(
     "NoClusterFits: 2 clusters",
   )
-  expect(texts({ ...e, message: "no policy claims it", clusters: undefined, waits: undefined, decision: undefined })).toEqual({
-    message: "no policy claims it",
+  expect(texts({ ...e, message: "no policy places it, so it is on the hub only", clusters: undefined, waits: undefined, decision: undefined })).toEqual({
+    message: "no policy places it, so it is on the hub only",
     waits: [],
     outcome: "",
   })

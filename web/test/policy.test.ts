@@ -14,7 +14,7 @@ const policy = {
   status: { claimed: 1 },
 }
 
-test("a field that is put leaves everything that the form does not know", () => {
+test("setting a field keeps all fields that the form does not know", () => {
   const next = put(policy, ["spec", "placement", "clusterAffinity", "clusterNames"], ["pine"])
   expect(next).toEqual({
     ...policy,
@@ -26,7 +26,7 @@ test("a field that is put leaves everything that the form does not know", () => 
   expect(policy.spec.placement.clusterAffinity.clusterNames).toEqual(["oak"])
 })
 
-test("nothing takes a field away, and what is empty then, but no element of a list", () => {
+test("an empty value removes the field and empty parents, but no element of a list", () => {
   const bare = put(put(policy, ["spec", "placement", "clusterAffinity", "clusterNames"], []), ["spec", "placement", "clusterAffinity", "exclude"], "")
   expect(at(bare, ["spec", "placement"])).toEqual({ futureField: { x: [1] } })
   expect(at(put({ l: [{ a: 1 }, { b: 2 }] }, ["l", 0, "a"], undefined), ["l"])).toEqual([{}, { b: 2 }])
@@ -37,14 +37,14 @@ test("0 and false are values", () => {
   expect(put({}, ["a"], false)).toEqual({ a: false })
 })
 
-test("elements come and go", () => {
+test("elements are added and removed", () => {
   const two = append(policy, ["spec", "resourceSelectors"], { kind: "Service" })
   expect(at(two, ["spec", "resourceSelectors", 1])).toEqual({ kind: "Service" })
   expect(remove(two, ["spec", "resourceSelectors"], 1)).toEqual(policy)
   expect(text(policy, ["spec", "nothing", 3, "here"])).toBe("")
 })
 
-test("a field's values come and go, other expressions stay", () => {
+test("the values of a field are added and removed, and other expressions stay", () => {
   const other = { key: "zone", operator: "NotIn", values: ["a"] }
   const affinity = { fieldSelector: { matchExpressions: [other] }, labelSelector: { matchExpressions: [{}] } }
   const some = setOneOf(affinity, "region", ["eu", "us"])
@@ -74,16 +74,16 @@ test("paths", () => {
   expect(path("ClusterOverridePolicy", "shop")).toBe("/apis/policy.orrery.dev/v1alpha1/clusteroverridepolicies")
 })
 
-test("much is what takes many out, all of one at once, or is not known", () => {
+test("moves need a confirmation if many objects leave, one leaves its last cluster at once, or not all are known", () => {
   const move = (name: string, more: object): Move => ({ of: { kind: "ConfigMap", name }, ...more })
   const goes = (n: number) => Array.from({ length: n }, (_, i) => move(`${i}`, { clusters: [{ name: "oak", from: {} }] }))
-  const told = (items: Move[], more: Partial<Moves> = {}): Moves => ({ looked: 9, moving: items.length, exact: true, items, ...more })
-  expect([told([]), told(goes(5)), told(goes(6)), told([], { exact: false })].map(much)).toEqual([false, false, true, true])
-  expect(much(told([move("a", { clusters: [], atOnce: true })]))).toBe(true)
+  const moves = (items: Move[], more: Partial<Moves> = {}): Moves => ({ looked: 9, moving: items.length, exact: true, items, ...more })
+  expect([moves([]), moves(goes(5)), moves(goes(6)), moves([], { exact: false })].map(much)).toEqual([false, false, true, true])
+  expect(much(moves([move("a", { clusters: [], atOnce: true })]))).toBe(true)
   const comes = move("b", { clusters: [{ name: "oak", to: {} }] })
-  // What is not told counts, unless what is told last loses nothing.
-  expect([told(goes(1), { moving: 7 }), told([...goes(1), comes], { moving: 7 }), told([comes], { moving: 7, hidden: 6 })].map(leaving)).toEqual([7, 1, 6])
-  expect(leaving(told([move("c", { hidden: 2 })]))).toBe(2)
+  // Unlisted moves count, unless the last listed one leaves no cluster.
+  expect([moves(goes(1), { moving: 7 }), moves([...goes(1), comes], { moving: 7 }), moves([comes], { moving: 7, hidden: 6 })].map(leaving)).toEqual([7, 1, 6])
+  expect(leaving(moves([move("c", { hidden: 2 })]))).toBe(2)
 })
 
 const lists = { verb: "list", everywhere: true }
@@ -92,7 +92,10 @@ const bind = (name: string, policy: string, more: object = {}) => ({
   spec: { resource: { apiVersion: "v1", kind: "Secret", name }, policyRef: { kind: "PropagationPolicy", name: policy }, clusters: [{ name: "oak", ...more }] },
 })
 
-/** A hub that has these answers, by the beginnings of their paths; anew, for rights and kinds are kept. */
+/**
+ * A hub with these answers, by prefixes of their paths. Modules are loaded again, because they
+ * cache rights and kinds.
+ */
 async function hub(answers: Record<string, object | ((url: string, body: string) => object)>) {
   vi.resetModules()
   const asked: string[] = []
@@ -108,26 +111,26 @@ async function hub(answers: Record<string, object | ((url: string, body: string)
 const work = "/apis/work.orrery.dev/v1alpha2"
 const access = (...types: object[]) => ({ "/apis/fleet.orrery.dev/v1alpha1/access": { user: "ann", types } })
 
-test("bindings are read to their last page, and what somebody may not list makes them a part", async () => {
+test("bindings are read to the last page, and marked as incomplete if the user may not list all", async () => {
   const pages = (url: string) =>
     url.includes("continue=next") ? { metadata: {}, items: [bind("b", "p")] } : { metadata: { continue: "next" }, items: [bind("a", "p")] }
   const group = "work.orrery.dev"
   const all = { group, resource: "resourcebindings", verbs: [lists] }
   const none = { metadata: {}, items: [] }
   let h = await hub({ ...access(all, { group, resource: "clusterresourcebindings", verbs: [lists] }), [`${work}/resourcebindings`]: pages, [work]: none })
-  const told = await h.bindings()
-  expect([told?.items.map((b) => b.metadata.name), told?.whole]).toEqual([["a", "b"], true])
+  const bindings = await h.bindings()
+  expect([bindings?.items.map((b) => b.metadata.name), bindings?.whole]).toEqual([["a", "b"], true])
   h = await hub({ ...access(all), [work]: none })
   expect(await h.bindings()).toEqual({ items: [], more: false, whole: false })
   h = await hub({ ...access({ group, resource: "resourcebindings", verbs: [{ verb: "list", namespaces: ["shop"] }] }), [work]: none })
   expect([(await h.bindings())?.whole, (await h.bindings("shop"))?.whole, await h.bindings("other")]).toEqual([false, true, undefined])
 })
 
-test("what it is too early to say is an error, and not nothing", async () => {
-  const told = { looked: 1, moving: 0, exact: true }
+test("a preview that the hub cannot compute yet is an error, not an empty result", async () => {
+  const preview = { looked: 1, moving: 0, exact: true }
   const path = "/apis/fleet.orrery.dev/v1alpha1/placementreviews"
-  let h = await hub({ [path]: { status: { moves: told } } })
-  expect(await h.moves({ cluster: { name: "oak", leaves: true } })).toEqual(told)
+  let h = await hub({ [path]: { status: { moves: preview } } })
+  expect(await h.moves({ cluster: { name: "oak", leaves: true } })).toEqual(preview)
   expect(h.asked.at(-1)).toContain('"spec":{"moves":{"cluster":{"name":"oak","leaves":true}}}')
   h = await hub({ [path]: { status: { state: "Waiting", message: "ask again" } } })
   await expect(h.moves({ policy: { name: "p" } })).rejects.toThrow("ask again")

@@ -1,6 +1,6 @@
 import { afterEach, expect, test, vi } from "vitest"
 
-// The page's session, with a hub that answers as it is told, and a socket that nobody opens.
+// The page's session, with a simulated hub and a socket that is never opened.
 
 const session = (user: string) => ({ user, groups: [], expires: "", version: "" })
 let answer: () => Response = () => Response.json(session("ann"))
@@ -18,7 +18,7 @@ afterEach(() => retry.mockClear())
 
 const asked = () => new Promise((done) => setTimeout(done))
 
-test("a socket that is refused while the session goes on is not opened again at once; one that ended is, when somebody signs in", async () => {
+test("a socket that is refused during the session is not opened again at once, but after the next sign-in it is", async () => {
   expect(await start()).toBe(true)
   live.doubted()
   await asked()
@@ -32,7 +32,7 @@ test("a socket that is refused while the session goes on is not opened again at 
   expect(location.reload).not.toHaveBeenCalled()
 })
 
-test("the page begins anew for another user", async () => {
+test("the page is reloaded for another user", async () => {
   answer = () => Response.json(session("bob"))
   live.doubted()
   await asked()

@@ -1,4 +1,4 @@
-/** Bounds and rules for the whole of the page. */
+/** Limits and rules for the whole source. */
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs"
 import { gzipSync } from "node:zlib"
 import { expect, test } from "vitest"
@@ -23,34 +23,34 @@ test("texts: the same keys and parameters in both languages, none empty", () => 
   }
 })
 
-test("texts: what is shown comes from the text files", () => {
+test("texts: all shown text comes from the text files", () => {
   // Names that are the same in every language.
   const names = new Set(["Orrery", "orrery console", "UID", "YAML", "English", "简体中文", "Kubernetes"])
   const found = files("src", /\.tsx$/).flatMap((path) => {
     const text = read(path).replace(/\/\*[\s\S]*?\*\/|\/\/.*$/gm, "")
     const between = [...text.matchAll(/>\s*([A-Za-z][\w ,.'’:!?-]*[a-z][\w ,.'’:!?-]*)\s*</g)].map((m) => m[1]!.trim())
     const given = [...text.matchAll(/\b(?:title|label|aria-label|placeholder|alt|text|heading)="([^"]*[A-Za-z]{2}[^"]*)"/g)].map((m) => m[1]!)
-    // Between > and < also stands code: what has an operator or a word of the language in it.
+    // Code can also stand between > and <: text with an operator or a keyword is code.
     const code = /\b(?:void|string|number|boolean|undefined|typeof|const|return|extends|React|Promise)\b|=>|&&|^[a-z]\w*[.?]/
     return [...between.filter((b) => !code.test(b)), ...given].filter((s) => !names.has(s)).map((s) => `${path}: ${s}`)
   })
   expect(found).toEqual([])
 })
 
-test("no text is written into the page as HTML, and no code is made of text", () => {
+test("the source writes no text into the page as HTML, and makes no code from text", () => {
   const found = files("src", /\.tsx?$/).filter((path) =>
     /dangerouslySetInnerHTML|\.innerHTML|outerHTML|document\.write|\beval\(|new Function\(/.test(read(path)),
   )
   expect(found).toEqual([])
 })
 
-test("the storage of the browser has no token", () => {
+test("the browser's storage has no token", () => {
   const keys = files("src", /\.tsx?$/).flatMap((path) => (/\b(?:localStorage|sessionStorage)\b/.test(read(path)) ? [path] : []))
   const allowed = /src\/(look\/theme|text\/text|table\/Views|layout\/|hub\/kinds)/
   expect(keys.filter((path) => !allowed.test(path))).toEqual([])
 })
 
-test("licences of what the page contains", () => {
+test("licences of the bundled packages", () => {
   const allowed = new Set(["MIT", "ISC", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "CC0-1.0", "Unlicense"])
   const lock = JSON.parse(read("package-lock.json")) as { packages: Record<string, { dev?: boolean; license?: string }> }
   const others = Object.entries(lock.packages).filter(([path, p]) => path && !p.dev && !allowed.has(p.license ?? ""))
@@ -64,7 +64,7 @@ test("versions are exact, and the lockfile names no registry", () => {
 })
 
 test("at most 15,500 lines are written by hand", () => {
-  // Neither blank lines nor those that are only a comment, of texts one language, and no specs of the browser.
+  // Blank lines and comment lines do not count, nor the second language and the browser specs.
   const code = (line: string) => !/^\s*(?:$|\/\/|\/\*|\*)/.test(line)
   const written = [...files("src", /\.(tsx?|css)$/), ...files("test", /\.ts$/)].filter((path) => !/^(src\/text\/zh|test\/browser)\//.test(path))
   const lines = written.reduce((n, path) => n + read(path).split("\n").filter(code).length, 0)
@@ -84,7 +84,7 @@ test.skipIf(!existsSync("dist/manifest.json"))("sizes: 200 KiB at first load, 2.
     for (const css of chunk.css ?? []) first.add(css)
     for (const next of chunk.imports ?? []) add(next)
   }
-  // What a tab loads before it shows something: the start, and the screen that it opens with.
+  // The files that a tab loads before it shows its first screen.
   for (const [key, chunk] of Object.entries(manifest)) if (chunk.isEntry || chunk.src === "src/fleet/page.tsx") add(key)
   const gzip = [...first].reduce((n, file) => n + gzipSync(readFileSync(`dist/${file}`), { level: 9 }).length, 0)
   const all = files("dist", /./).reduce((n, path) => n + (/\.(br|gz)$/.test(path) ? 0 : statSync(path).size), 0)

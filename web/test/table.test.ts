@@ -2,7 +2,7 @@ import { expect, test } from "vitest"
 import type { Kind } from "../src/hub/kinds"
 import { findKind, pathOf, readKinds } from "../src/hub/kinds"
 import { ofRef, parseOf } from "../src/hub/link"
-import { nextSort, shown, toneOfCell } from "../src/table/columns"
+import { everyColumn, nextSort, shown, staleColumn, toneOfCell } from "../src/table/columns"
 import { accept, complete, completion, has, named, splitKind, terms, toggled } from "../src/table/query"
 import { asked, heightOf, moved, ratioOf, reveal, visible } from "../src/table/rows"
 import { objectsOf, warningsOf } from "../src/table/search"
@@ -25,7 +25,7 @@ const kind = (name: string, group = "", short: string[] = [], namespaced = true)
 })
 const kinds = [kind("Pod", "", ["po"]), kind("Deployment", "apps", ["deploy"]), kind("Node", "", ["no"], false), kind("Pod", "x.example.com")]
 
-test("a kind has many names, and Kubernetes' own comes first", () => {
+test("a kind has many names, and kinds of Kubernetes come first", () => {
   for (const name of ["pod", "Pods", "po", "POD"]) expect(findKind(kinds, name)?.of).toBe("Pod")
   expect(findKind(kinds, "pods.x.example.com")?.of).toBe("Pod.x.example.com")
   expect(findKind(kinds, "Deployment.apps")?.of).toBe("Deployment.apps")
@@ -44,7 +44,7 @@ test("paths", () => {
   expect(pathOf(kinds[2]!, "shop", "a/b?c")).toBe("/api/v1/nodes/a%2Fb%3Fc")
 })
 
-test("a reference survives the way through an URL", () => {
+test("a reference survives the round trip through a URL", () => {
   for (const ref of [
     { cluster: "", kind: "Node", group: "", namespace: "", name: "n1" },
     { cluster: "oak", kind: "Website", group: "apps.orrery.dev", namespace: "shop", name: "web.x" },
@@ -53,20 +53,20 @@ test("a reference survives the way through an URL", () => {
   for (const bad of ["", "Pod", "/a/b", "Pod/a/b/c", "Pod/"]) expect(parseOf(bad)).toBeUndefined()
 })
 
-test("terms keep what is in quotes together", () => {
+test("terms keep quoted text together", () => {
   expect(terms(' web  text:"failed to pull"  "a \\" b" kind:po')).toEqual(["web", 'text:"failed to pull"', '"a \\" b"', "kind:po"])
 })
 
-test("two characters are the beginning of a name, more are a part of one", () => {
+test("two characters match the beginning of a name, longer text any part of it", () => {
   expect(["we", "0-", "web", "kind:x", '"', "s:"].map(named)).toEqual(["name:we*", "name:0-*", '"web"', '"kind:x"', '"\\""', '"s:"'])
 })
 
-test("a term that is not finished is not asked", () => {
+test("an incomplete term is not sent", () => {
   for (const q of ["kind:", "app=", "age<", "ns:a,", 'text:"a', "-", "web -"]) expect(complete(q)).toBe(false)
   for (const q of ["", "web", "kind:po", 'text:"a b"', "web-", "-phase:Running"]) expect(complete(q)).toBe(true)
 })
 
-test("one kind of a query is the table's, several are a search", () => {
+test("a single kind in a query is the table's kind, several are a search", () => {
   expect(splitKind("web kind:deploy ns:a", kinds)).toEqual({ kind: kinds[1], rest: "web ns:a" })
   expect(splitKind("kind:po kind:deploy", kinds)).toEqual({ rest: "kind:po kind:deploy" })
   expect(splitKind("-kind:po web", kinds).kind).toBeUndefined()
@@ -83,12 +83,12 @@ test("keys are completed, then their values", () => {
   expect(completion("", 0, kinds, []).from).toBe(0)
 })
 
-test("an option takes the place of what was typed", () => {
+test("an option replaces the typed text", () => {
   expect(accept("ns:sh web", 5, 3, "shop")).toEqual({ q: "ns:shop web", cursor: 8 })
   expect(accept("ph", 2, 0, "phase:")).toEqual({ q: "phase:", cursor: 6 })
 })
 
-test("a facet narrows, another of its key replaces it, and again it is gone", () => {
+test("a facet adds a term, another value replaces it, and the same value removes it", () => {
   const one = toggled("web", "cluster", "oak")
   expect(one).toBe("web cluster:oak")
   expect(has(one, "cluster", "oak")).toBe(true)
@@ -107,7 +107,7 @@ test("rows on screen, of ten and of a hundred thousand", () => {
   expect(visible(f, 28 * 100_000 - 980)).toEqual({ first: 99_961, count: 39 })
 })
 
-test("a million rows are not higher than a browser allows, and the last one is reached", () => {
+test("a million rows do not exceed the height that browsers allow, and the last row can be reached", () => {
   const f = { total: 3_000_000, row: 28, view: 1000 }
   expect(heightOf(f)).toBeLessThan(17_800_000)
   const end = (heightOf(f) - f.view) * ratioOf(f)
@@ -116,7 +116,7 @@ test("a million rows are not higher than a browser allows, and the last one is r
   expect(ratioOf({ total: 1000, row: 28, view: 500 })).toBe(1)
 })
 
-test("what is asked for has what is on screen in it, and stays below the bound", () => {
+test("the requested window contains the rows on screen, and stays below the limit", () => {
   for (const first of [0, 7, 19, 20, 1234, 99_961]) {
     const { offset, limit } = asked(first, 40)
     expect(offset).toBeLessThanOrEqual(first)
@@ -136,7 +136,7 @@ test("the cursor moves by the keys of k9s and stays among the rows", () => {
   expect([reveal(f, 0, 5), reveal(f, 0, 20), reveal(f, 1000, 3)]).toEqual([undefined, 21 * 28 - 280, 84])
 })
 
-test("the URL is the state", () => {
+test("the state of the table is in the URL", () => {
   const state = {
     hub: false,
     kind: "Deployment.apps",
@@ -155,7 +155,7 @@ test("the URL is the state", () => {
   expect(question(readState("kind=Nope"), kinds).path).toBeUndefined()
 })
 
-test("columns: where it is, then its name, then the rest; the wide ones only if chosen", () => {
+test("columns: cluster and namespace, then the name, then the rest; wide ones only if chosen", () => {
   const columns = ["Cluster", "Name", "Ready", "Age", "IP"].map((name) => ({
     name,
     type: "string",
@@ -174,7 +174,7 @@ test("colour is for states only", () => {
   expect(toneOfCell("Name", "Failed")).toBe("plain")
 })
 
-test("views are kept by name, and whatever else is in the storage harms nothing", () => {
+test("views are saved by name, and other content of the storage is ignored", () => {
   const kept = new Map<string, string>()
   const storage = { getItem: (k: string) => kept.get(k) ?? null, setItem: (k: string, v: string) => void kept.set(k, v) }
   keep(storage, { name: "b", search: "kind=Pod" })
@@ -191,7 +191,7 @@ test("views are kept by name, and whatever else is in the storage harms nothing"
   }
 })
 
-test("acts, by cluster, a few at a time, each told of", async () => {
+test("actions run by cluster, a few at a time, and each is reported", async () => {
   expect(actsOf({ group: "apps", resource: "deployments" })).toContain("restart")
   expect(actsOf({ group: "x.example.com", resource: "deployments" })).toEqual(["delete"])
   const rows = ["oak", "elm", "oak"].map((cluster, i) => ({ cluster, name: `${i}` }) as never)
@@ -201,33 +201,43 @@ test("acts, by cluster, a few at a time, each told of", async () => {
   ])
   let running = 0
   let most = 0
-  const told: string[] = []
+  const reported: string[] = []
   const f = async (n: number) => {
     most = Math.max(most, ++running)
     await Promise.resolve()
     running--
     if (n === 3) throw new Error("no")
   }
-  await forEach([1, 2, 3, 4, 5], 2, f, (n, e) => told.push(`${n}${e ? "!" : ""}`))
+  await forEach([1, 2, 3, 4, 5], 2, f, (n, e) => reported.push(`${n}${e ? "!" : ""}`))
   expect(most).toBe(2)
-  expect(told.sort()).toEqual(["1", "2", "3!", "4", "5"])
+  expect(reported.sort()).toEqual(["1", "2", "3!", "4", "5"])
 })
 
-test("warnings of a header", () => {
+test("warnings from a header", () => {
   expect(warningsOf('299 - "left out: a, b", 299 orrery "say \\"x\\""')).toEqual(["left out: a, b", 'say "x"'])
   expect(warningsOf(null)).toEqual([])
 })
 
-test("of rows of several kinds what can be done to each is done", () => {
+test("several kinds have the actions that all of them have", () => {
   const [web, db, node] = ["deployments", "statefulsets", "nodes"].map((resource) => ({ group: resource === "nodes" ? "" : "apps", resource }))
   expect(actsOfAll([web!, db!])).toEqual(["restart", "scale", "delete"])
   expect(actsOfAll([web!, node!])).toEqual(["delete"])
   expect(actsOfAll([])).toEqual(["delete"])
 })
 
-test("a table of every kind says which objects its rows are", () => {
+test("rows of a search in all kinds identify their objects", () => {
   const columns = ["Cluster", "Namespace", "Kind", "API Version", "Name", "Created"].map((name) => ({ name, type: "string" }))
   const cells = ["oak", "shop", "Deployment", "apps/v1", "web", "2026-11-25T10:00:00Z"]
   const [row] = objectsOf({ columnDefinitions: columns, rows: [{ cells, object: { metadata: { name: "" } } }], metadata: {} })
   expect(row).toMatchObject({ cluster: "oak", namespace: "shop", kind: "Deployment", apiVersion: "apps/v1", name: "web", created: cells[5] })
+})
+
+const columns = (...names: string[]) => names.map((name) => ({ name, type: "string" })) as unknown as Parameters<typeof staleColumn>[0]
+
+test("the age of the rows of events is not the age of the events", () => {
+  const events = columns("Cluster", "Last Seen", "Type", "Name", "Cluster Last Seen")
+  expect(staleColumn(events)).toBe(4)
+  expect(staleColumn(columns("Cluster", "Last Seen", "Type", "Name"))).toBe(-1)
+  expect(staleColumn(columns("Cluster", "Name", "Last Seen"))).toBe(2)
+  expect(everyColumn(events, { namespaced: true, kinds: false }).filter((c) => c.name === "Last Seen")).toHaveLength(1)
 })

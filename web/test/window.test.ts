@@ -12,12 +12,12 @@ test("a window is live as of its message", () => {
   expect(keys(w)).toEqual([1, 2])
 })
 
-test("what the wire leaves out is empty, not missing", () => {
+test("fields that the hub leaves out are empty, not missing", () => {
   const w = received(nothing, { type: "window", id: 1, offset: 0, total: 1, exact: true, columns, rows: [{ key: 1, cells: [] } as never] }, 1)
   expect(w.rows[0]).toMatchObject({ namespace: "", created: "" })
 })
 
-test("a delta of cells changes these and keeps the rows that did not change as they are", () => {
+test("a delta of cells changes only these, and other rows stay the same objects", () => {
   const before = whole([row(1, "a", "Running"), row(2, "b", "Running")])
   const after = received(before, { type: "delta", id: 1, total: 9, exact: true, cells: { 2: { 1: "Failed" } } }, 2000)
   expect(after.rows.map((r) => r.cells)).toEqual([
@@ -32,27 +32,27 @@ test("a cell that becomes null is null", () => {
   expect(after.rows[0]!.cells).toEqual([null])
 })
 
-test("an order drops rows, moves them and takes in new ones", () => {
+test("an order removes, moves and adds rows", () => {
   const w = received(whole([row(1), row(2), row(3)]), { type: "delta", id: 1, total: 10, exact: false, order: [3, 4, 1], rows: [row(4)] }, 2)
   expect(keys(w)).toEqual([3, 4, 1])
   expect(w).toMatchObject({ total: 10, exact: false })
 })
 
-test("an order of nothing leaves no row", () => {
+test("an empty order removes all rows", () => {
   expect(received(whole([row(1)]), { type: "delta", id: 1, total: 0, exact: true, order: [] }, 2).rows).toEqual([])
 })
 
-test("a row of a key that is there replaces it", () => {
+test("a row with an existing key replaces the old row", () => {
   const w = received(whole([row(1, "a")]), { type: "delta", id: 1, total: 9, exact: true, rows: [row(1, "z")] }, 2)
   expect(w.rows.map((r) => r.cells)).toEqual([["z"]])
 })
 
-test("a connection that breaks makes live rows stale and keeps when they were heard of", () => {
+test("a broken connection makes live rows stale, and keeps the time of the last message", () => {
   expect(broken(whole([row(1)]))).toMatchObject({ state: "stale", since: 1000, rows: [{ key: 1 }] })
   expect(broken(nothing).state).toBe("loading")
 })
 
-test("nothing but a message of the hub makes stale rows live again", () => {
+test("only a message of the hub makes stale rows live again", () => {
   const stale = broken(whole([row(1)]))
   expect(broken(stale)).toBe(stale)
   expect(received(stale, { type: "window", id: 1, offset: 0, total: 1, exact: true, columns, rows: [row(1)] }, 5000)).toMatchObject({
@@ -61,12 +61,12 @@ test("nothing but a message of the hub makes stale rows live again", () => {
   })
 })
 
-test("a refusal takes the rows away", () => {
+test("a refusal removes the rows", () => {
   const w = received(whole([row(1)]), { type: "error", id: 1, status: { code: 403, reason: "Forbidden", message: "no" } }, 2)
   expect(w).toMatchObject({ state: "refused", rows: [], total: 0, status: { message: "no" } })
 })
 
-test("an API that cannot say leaves rows as what they were, and without rows it is unknown", () => {
+test("an API that cannot answer makes rows stale; without rows the state is unknown", () => {
   const status = { code: 503, reason: "", message: "away" }
   expect(received(whole([row(1)]), { type: "error", id: 1, status }, 2)).toMatchObject({
     state: "stale",
@@ -76,7 +76,7 @@ test("an API that cannot say leaves rows as what they were, and without rows it 
   expect(received(nothing, { type: "error", id: 1, status }, 2).state).toBe("unknown")
 })
 
-test("rows that a whole window has again are the same objects", () => {
+test("unchanged rows of a new window stay the same objects", () => {
   const before = whole([row(1, "a"), row(2, "b")])
   const after = received(before, { type: "window", id: 1, offset: 0, total: 9, exact: true, columns, rows: [row(1, "a"), row(2, "c")] }, 2000)
   expect(after.rows[0]).toBe(before.rows[0])

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the kinds of the apps.orrery.dev group: applications made of other objects.
+// Package v1alpha1 defines the kinds of the group apps.orrery.dev: applications that consist of
+// other objects.
 //
 // +groupName=apps.orrery.dev
 // +kubebuilder:object:generate=true

@@ -4,8 +4,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WorkloadRebalancer has some objects placed anew, once, as if they were placed nowhere yet: what
-// moves stays until as much is available where it goes.
+// WorkloadRebalancer asks the scheduler to place the listed objects again, once, as if they
+// were placed nowhere yet. Replicas that move stay in their old cluster until as many are
+// available in the new one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -17,25 +18,25 @@ type WorkloadRebalancer struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says which objects.
+	// spec lists the objects.
 	// +required
 	Spec WorkloadRebalancerSpec `json:"spec"`
-	// status says what became of each.
+	// status has the result for each object.
 	// +optional
 	Status WorkloadRebalancerStatus `json:"status,omitzero"`
 }
 
-// WorkloadRebalancerSpec says which objects are placed anew.
+// WorkloadRebalancerSpec lists the objects to place again.
 type WorkloadRebalancerSpec struct {
-	// workloads are the objects. One that is added later is placed anew then; one that was
-	// is not placed anew again.
+	// workloads are the objects. An object that is added to the list later is placed again
+	// then. An object that was already placed again is not placed another time.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=1000
 	// +listType=atomic
 	// +required
 	Workloads []ObjectReference `json:"workloads"`
-	// ttlSecondsAfterFinished is after how many seconds a finished WorkloadRebalancer is
-	// deleted. Unset: never.
+	// ttlSecondsAfterFinished is the number of seconds after which a finished
+	// WorkloadRebalancer is deleted. Unset: it is never deleted.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
@@ -58,20 +59,20 @@ type ObjectReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
-	// namespace of the object; unset for kinds without.
+	// namespace of the object. Unset for kinds without a namespace.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// WorkloadRebalancerStatus says what became of the objects.
+// WorkloadRebalancerStatus has the results.
 type WorkloadRebalancerStatus struct {
-	// observedWorkloads has an entry for each of the workloads, in their order.
+	// observedWorkloads has one entry for each entry of spec.workloads, in the same order.
 	// +kubebuilder:validation:MaxItems=1000
 	// +listType=atomic
 	// +optional
 	ObservedWorkloads []ObservedWorkload `json:"observedWorkloads,omitempty"`
-	// observedGeneration is the generation of the spec that the status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// finishTime is when every workload had a result.
@@ -79,39 +80,40 @@ type WorkloadRebalancerStatus struct {
 	FinishTime *metav1.Time `json:"finishTime,omitempty"`
 }
 
-// ObservedWorkload is what became of one object.
+// ObservedWorkload is the result for one object.
 type ObservedWorkload struct {
 	// workload is the object.
 	// +required
 	Workload ObjectReference `json:"workload"`
-	// result is Successful when it was asked to be placed anew, and Failed when it cannot be.
+	// result is Successful if the object's new placement was requested, and Failed if it cannot
+	// be requested.
 	// +kubebuilder:validation:Enum=Successful;Failed
 	// +optional
 	Result RebalanceResult `json:"result,omitempty"`
-	// reason says why it failed.
+	// reason says why the result is Failed.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Reason RebalanceFailedReason `json:"reason,omitempty"`
 }
 
-// RebalanceResult says whether an object is placed anew.
+// RebalanceResult says whether the new placement of an object was requested.
 type RebalanceResult string
 
 // The values of RebalanceResult.
 const (
-	RebalanceSuccessful RebalanceResult = "Successful"
-	RebalanceFailed     RebalanceResult = "Failed"
+	RebalanceSuccessful RebalanceResult = "Successful" // the hub was asked to place the object again
+	RebalanceFailed     RebalanceResult = "Failed"     // the reason says why not
 )
 
-// RebalanceFailedReason says why an object is not placed anew.
+// RebalanceFailedReason says why an object is not placed again.
 type RebalanceFailedReason string
 
 // The values of RebalanceFailedReason.
 const (
-	// RebalanceObjectNotFound is the reason of an object that is placed nowhere: it has no binding.
+	// RebalanceObjectNotFound means that the object is placed nowhere, so it has no binding.
 	RebalanceObjectNotFound RebalanceFailedReason = "ReferencedBindingNotFound"
-	// RebalanceNoPolicy is the reason of an object that is placed, and that no policy places: it
-	// follows others that refer to it, or its policy is gone.
+	// RebalanceNoPolicy means that no policy places the object now. It was placed as a dependency of
+	// other objects, or its policy is gone.
 	RebalanceNoPolicy RebalanceFailedReason = "NotPlacedByPolicy"
 )
 

@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Website serves a git repository as a web site: nginx behind a NodePort Service, with
-// git-sync keeping the files up to date.
+// Website serves a git repository as a web site. It runs nginx behind a NodePort Service, and
+// git-sync keeps the files up to date.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -20,15 +20,15 @@ type Website struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says what is served and how.
+	// spec says which repository is served, and how.
 	// +required
 	Spec WebsiteSpec `json:"spec"`
-	// status is how the site fares.
+	// status is the state of the site.
 	// +optional
 	Status WebsiteStatus `json:"status,omitzero"`
 }
 
-// WebsiteSpec says what is served and how.
+// WebsiteSpec says which repository is served, and how.
 type WebsiteSpec struct {
 	// gitRepo is the URL of the git repository.
 	// +kubebuilder:validation:MinLength=1
@@ -37,28 +37,29 @@ type WebsiteSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[a-z]+://[^/@]*:[^/@]*@')",message="must not hold a password: it would be readable by everyone who may read the Website"
 	// +required
 	GitRepo string `json:"gitRepo"`
-	// deploymentName names the Deployment and the Service. It cannot be changed.
+	// deploymentName is the name of the Deployment and of the Service. It cannot be changed.
 	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="deploymentName cannot be changed; create another Website"
 	// +required
 	DeploymentName string `json:"deploymentName"`
-	// replicas of the site.
+	// replicas is the number of pods that serve the site. The default is 1.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	// +kubebuilder:default=1
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
-	// branch of the repository. Unset: the repository's default branch.
+	// branch of the repository that is served. Unset: the default branch of the repository.
 	// +kubebuilder:validation:MaxLength=255
 	// +optional
 	Branch string `json:"branch,omitempty"`
-	// period between two looks at the repository.
+	// period between two checks of the repository for changes. The default is 30s, the minimum
+	// 1s.
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
 	// +optional
 	Period *metav1.Duration `json:"period,omitempty"`
-	// images of the two containers.
+	// images of the two containers. Each has a default.
 	// +kubebuilder:default={}
 	// +optional
 	Images WebsiteImages `json:"images,omitzero"`
@@ -66,24 +67,24 @@ type WebsiteSpec struct {
 
 // WebsiteImages are the images of a Website's containers.
 type WebsiteImages struct {
-	// nginx serves the files, as an unprivileged user on port 8080.
+	// nginx is the image that serves the files, as an unprivileged user on port 8080.
 	// +kubebuilder:default="docker.io/nginxinc/nginx-unprivileged:1.29-alpine"
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Nginx string `json:"nginx,omitempty"`
-	// gitSync fetches them.
+	// gitSync is the image that fetches the files.
 	// +kubebuilder:default="registry.k8s.io/git-sync/git-sync:v4.5.0"
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	GitSync string `json:"gitSync,omitempty"`
 }
 
-// WebsiteStatus is how the site fares.
+// WebsiteStatus is the state of the site.
 type WebsiteStatus struct {
-	// availableReplicas of the site, in all clusters together.
+	// availableReplicas is the number of available replicas, summed over all clusters.
 	// +optional
 	AvailableReplicas int32 `json:"availableReplicas"`
-	// conditions: Ready sums up Deployed, Exposed and Available.
+	// conditions: Ready summarizes Deployed, Exposed and Available.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -92,13 +93,13 @@ type WebsiteStatus struct {
 
 // Condition types of a Website.
 const (
-	// ConditionReady is True when every other condition is.
+	// ConditionReady is True when Deployed, Exposed and Available are True.
 	ConditionReady = "Ready"
-	// ConditionDeployed is True when the Deployment is as the spec says.
+	// ConditionDeployed is True when the Deployment of the Website matches its spec.
 	ConditionDeployed = "Deployed"
-	// ConditionExposed is True when the Service is as the spec says.
+	// ConditionExposed is True when the Service of the Website matches its spec.
 	ConditionExposed = "Exposed"
-	// ConditionAvailable is True when all replicas are available.
+	// ConditionAvailable is True when all replicas of the Deployment are available.
 	ConditionAvailable = "Available"
 )
 
@@ -109,7 +110,7 @@ const (
 	ReasonExposed     = "Exposed"
 	ReasonAvailable   = "Available"
 	ReasonProgressing = "Progressing" // replicas are still becoming available
-	ReasonNameTaken   = "NameTaken"   // an object of that name exists that this Website does not own
+	ReasonNameTaken   = "NameTaken"   // an object not owned by the Website has this name
 )
 
 // WebsiteList is a list of Websites.

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the kinds of the cluster.orrery.dev group: the clusters of the fleet.
+// Package v1alpha1 defines the kinds of the group cluster.orrery.dev: the clusters of the
+// fleet.
 //
 // +groupName=cluster.orrery.dev
 // +kubebuilder:object:generate=true

@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the kinds of the config.orrery.dev group: what the hub does for many clusters at once.
+// Package v1alpha1 defines the kinds of the group config.orrery.dev: settings of the hub for
+// many clusters at once.
 //
 // +groupName=config.orrery.dev
 // +kubebuilder:object:generate=true

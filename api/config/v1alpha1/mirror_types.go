@@ -6,11 +6,12 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// MirrorPolicy says what is mirrored of the clusters that it selects, as spec.mirror of a Cluster says it of one. What
-// several say of a cluster adds up, in whatever order: a type is mirrored when one of them, or the Cluster, selects it and
-// none excludes it. What placement needs is mirrored always.
+// MirrorPolicy says which types are mirrored from the clusters that it selects, as spec.mirror
+// does in one Cluster. Several selections for a cluster add up, and their order does not
+// matter. A type is mirrored if a MirrorPolicy or the Cluster selects it and none of them
+// excludes it. Types that placement needs are always mirrored.
 //
-// Only administrators write MirrorPolicies: the roles edit and admin do not know them.
+// Only administrators write MirrorPolicies: the roles edit and admin do not include them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=mirrorpolicies,categories=orrery
@@ -22,12 +23,12 @@ type MirrorPolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says what is mirrored of which clusters.
+	// spec says which types are mirrored from which clusters.
 	// +required
 	Spec MirrorPolicySpec `json:"spec"`
 }
 
-// MirrorPolicySpec says what is mirrored of which clusters.
+// MirrorPolicySpec says which types are mirrored from which clusters.
 type MirrorPolicySpec struct {
 	// clusterSelector selects Clusters by their labels. Empty ({}): every cluster.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator is one of In, NotIn, Exists and DoesNotExist"
@@ -35,7 +36,7 @@ type MirrorPolicySpec struct {
 	// +required
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector"`
 
-	// mirror says what is mirrored of these clusters.
+	// mirror says which types are mirrored from these clusters.
 	// +required
 	Mirror clusterv1alpha1.Mirror `json:"mirror"`
 }

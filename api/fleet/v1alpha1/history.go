@@ -7,9 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ObjectHistory tells what became of objects. It is read below FleetPath: with the parameter history=true of one object, whose
-// changes it tells, cluster by cluster and the latest first; with deleted=true of many, of which it tells those that are gone, the latest first;
-// with changedSince=MOMENT of many, of which it tells what is another now than it was then. Names are those in the clusters.
+// ObjectHistory lists changes of the mirrored objects of the fleet. It is read below FleetPath with
+// one of three parameters. history=true, for one object: its changes, by cluster and with the
+// latest first. deleted=true, for a list: the deleted objects, with the latest deletion first.
+// changedSince=MOMENT, for a list: the objects that differ from their state at that moment. Names
+// and namespaces are those in the clusters, without @CLUSTER.
 type ObjectHistory struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
@@ -17,41 +19,47 @@ type ObjectHistory struct {
 	Items []ObjectChange `json:"items"`
 }
 
-// ObjectChange is what a change did, or all changes since a moment together.
+// ObjectChange is one change of an object or, with changedSince, the sum of all its changes since
+// that moment.
 type ObjectChange struct {
 	Cluster   string     `json:"cluster"`
 	Namespace string     `json:"namespace,omitempty"`
 	Name      string     `json:"name"`
 	UID       types.UID  `json:"uid"`
 	Change    ChangeType `json:"change"`
-	// Revision numbers the changes of a cluster's objects; of two, the later has the greater. Differences since a moment have none.
+	// Revision numbers the changes of the objects of a cluster. A later change has a greater
+	// revision. It is 0 for differences since a moment.
 	Revision int64 `json:"revision,omitempty"`
-	// Time is when the hub heard of the change, the last one if it is many; absent: before there was a history.
+	// Time is when the hub received the change, or the last of several changes. Absent: the
+	// change is older than the history.
 	Time *metav1.MicroTime `json:"time,omitempty"`
-	// By are the field managers of the change, as the cluster noted them: none of a deletion, of what only took something away, and of what was
-	// mirrored before they were.
+	// By are the field managers of the change, as the cluster recorded them. It is empty for a
+	// deletion, for a change that only removed fields, and for a change that was mirrored
+	// before field managers were.
 	By []FieldManager `json:"by,omitempty"`
-	// Cause is the annotation kubernetes.io/change-cause, if the change brought it.
+	// Cause is the annotation kubernetes.io/change-cause, if this change set it.
 	Cause string `json:"cause,omitempty"`
-	// Fields are those that changed. Without allFields=true neither status nor metadata that changes with every change are among them.
+	// Fields that changed. They include status, and metadata that changes with every change,
+	// only with the parameter allFields=true.
 	Fields []FieldDifference `json:"fields,omitempty"`
-	// Object is the state after the change, the last one of what is deleted; with includeObject=Object. Of a Secret there is no data.
+	// Object is the state after the change, or the last state of a deleted object. It is set
+	// only with includeObject=Object. The data of a Secret is left out.
 	Object json.RawMessage `json:"object,omitempty"`
 }
 
-// ChangeType is what a change did.
+// ChangeType is what a change did to an object, such as Created or Deleted.
 type ChangeType string
 
 // The values of ChangeType.
 const (
 	ChangeCreated   ChangeType = "Created"
-	ChangeSeen      ChangeType = "Seen" // the first that is known of an object that is older
+	ChangeSeen      ChangeType = "Seen" // the first known state of an object that is older
 	ChangeUpdated   ChangeType = "Updated"
 	ChangeDeleted   ChangeType = "Deleted"
-	ChangeRecreated ChangeType = "Recreated" // another object of the name took its place
+	ChangeRecreated ChangeType = "Recreated" // an object of the same name with another UID
 )
 
-// FieldManager is who changed an object, by the object's managedFields.
+// FieldManager is an entry of the object's managedFields: the client that made a change.
 type FieldManager struct {
 	Manager     string `json:"manager"`
 	Operation   string `json:"operation,omitempty"`   // Apply or Update
@@ -60,16 +68,19 @@ type FieldManager struct {
 	Time        string `json:"time,omitempty"` // by the cluster's clock, to the second
 }
 
-// FieldDifference is a field that differs.
+// FieldDifference is a field of an object whose values before and after a change differ.
 type FieldDifference struct {
-	// Path is as in field selectors, with elements of lists by what names them: spec.containers[name=web].image.
+	// Path of the field, as in field selectors. Elements of lists are identified by their key:
+	// spec.containers[name=web].image.
 	Path string `json:"path"`
-	// Before and After are what it was and is; absent: there was, or is, none.
+	// Before and After are the values before and after the change. Absent: the field was, or
+	// is, not set.
 	Before json.RawMessage `json:"before,omitempty"`
 	After  json.RawMessage `json:"after,omitempty"`
-	// Hidden says that the values are not told: they are a Secret's data.
+	// Hidden is true if the values are left out because they are data of a Secret.
 	Hidden bool `json:"hidden,omitempty"`
 }
 
-// CauseNoHistory is the cause in the details of a refusal: of the type no history is kept.
+// CauseNoHistory is a cause in the details of an error (Status): a request for an ObjectHistory is
+// refused because the hub keeps no history of the type.
 const CauseNoHistory metav1.CauseType = "NoHistory"

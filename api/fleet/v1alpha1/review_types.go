@@ -8,11 +8,13 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// PlacementReviewsPath is where a PlacementReview is posted.
+// PlacementReviewsPath is the path to which a PlacementReview (where an object would be placed) is
+// posted.
 const PlacementReviewsPath = "/apis/fleet.orrery.dev/v1alpha1/placementreviews"
 
-// PlacementReview asks where an object would be placed now by a policy that need not exist, or what a change moves that nobody made yet. It is posted at
-// PlacementReviewsPath by those who may create policies of its scope, or make the change. Nothing is stored.
+// PlacementReview asks where an object would be placed now by a policy, or which objects a
+// planned change would move. The policy need not exist. It is posted to PlacementReviewsPath by
+// users who may create policies of its scope, or make the change. Nothing is stored.
 type PlacementReview struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -21,115 +23,133 @@ type PlacementReview struct {
 	Status *PlacementReviewStatus `json:"status,omitempty"`
 }
 
-// PlacementReviewSpec is the question.
+// PlacementReviewSpec is the question of a PlacementReview.
 type PlacementReviewSpec struct {
-	// Placement as in the spec of a policy.
+	// Placement says which clusters are chosen, as spec.placement of a policy.
 	Placement policyv1alpha1.Placement `json:"placement"`
-	// Namespace of the policy, a PropagationPolicy; empty: it is a ClusterPropagationPolicy.
+	// Namespace of the policy, a PropagationPolicy. Empty: the policy is a
+	// ClusterPropagationPolicy.
 	Namespace string `json:"namespace,omitempty"`
-	// Of is an object of the hub, KIND[.GROUP]/NAMESPACE/NAME, which the caller may get. If it is placed already, it is placed on from there, as when its policy is edited. At most one of Of and Object may be set; with neither the answer is
-	// about an object that every cluster takes.
+	// Of is an object of the hub that the caller may get: KIND[.GROUP]/NAMESPACE/NAME. If the
+	// object is already placed, the decision starts from its placement, as after an edit of its
+	// policy. At most one of Of and Object may be set. With neither, the answer is for an
+	// object that every cluster accepts.
 	Of string `json:"of,omitempty"`
-	// Object is one that the hub need not have.
+	// Object is an object that need not exist on the hub.
 	Object json.RawMessage `json:"object,omitempty"`
-	// Replicas that an object asks for which neither Of nor Object gives: replicas that request nothing.
+	// Replicas that are requested if neither Of nor Object is set. Their pods request no
+	// resources.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Moves asks for something else: which objects would be placed otherwise after a change. With it nothing else of the spec is set.
+	// Moves asks which objects would be placed differently after a change. With it no other
+	// field of the spec may be set.
 	Moves *SupposedChange `json:"moves,omitempty"`
 }
 
-// SupposedChange is a change that nobody made yet: exactly one of its fields is set.
+// SupposedChange is a change that a user plans, for PlacementReviewSpec.Moves. Exactly one of its
+// fields is set.
 type SupposedChange struct {
-	// Policy that would be made, edited or deleted, by who may do that.
+	// Policy to create, edit or delete. The caller needs the permission to do that.
 	Policy *SupposedPolicy `json:"policy,omitempty"`
-	// Cluster that would leave or be labelled, by who may do that.
+	// Cluster to remove or to label. The caller needs the permission to do that.
 	Cluster *SupposedCluster `json:"cluster,omitempty"`
 }
 
-// SupposedPolicy is a policy as it would be.
+// SupposedPolicy is a policy as it would be after the planned change.
 type SupposedPolicy struct {
-	// Namespace of a PropagationPolicy; empty: it is a ClusterPropagationPolicy.
+	// Namespace of a PropagationPolicy. Empty: the policy is a ClusterPropagationPolicy.
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Spec that it would have; absent: it would be deleted.
+	// Spec after the change. Absent: the policy is deleted.
 	Spec *policyv1alpha1.PropagationSpec `json:"spec,omitempty"`
 }
 
-// SupposedCluster is a cluster as it would be: exactly one of Leaves and Labels is set.
+// SupposedCluster is a cluster as it would be after the planned change. Exactly one of Leaves and
+// Labels is set.
 type SupposedCluster struct {
 	Name string `json:"name"`
-	// Leaves says that it would leave the fleet.
+	// Leaves is true if the cluster leaves the fleet.
 	Leaves bool `json:"leaves,omitempty"`
-	// Labels are all that it would have.
+	// Labels are all labels of the cluster after the change.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// PlacementMoves are the objects that a change moves. What is placed nowhere yet and comes is among them, but for what is of a kind that the hub does not watch, as nothing of it is
-// placed and no policy selects it.
+// PlacementMoves are the objects that a planned change would move. They include objects that are
+// placed nowhere yet and would be placed. They leave out kinds that the hub does not watch, because
+// no policy selects an object of such a kind.
 type PlacementMoves struct {
-	// Looked is how many objects were decided on, and Moving how many of them would be placed otherwise.
+	// Looked is the number of objects for which clusters were chosen as after the change. Moving is
+	// the number of them that would be placed differently.
 	Looked int `json:"looked"`
 	Moving int `json:"moving"`
-	// Hidden is how many of those that move the caller may not get.
+	// Hidden is the number of moving objects that the caller may not get.
 	Hidden int `json:"hidden,omitempty"`
-	// Exact is false if there was no time for all of them, or some are not known: then others may move, too.
+	// Exact is false if the time did not suffice for all objects, or some are unknown. Then
+	// more objects may move.
 	Exact bool `json:"exact"`
-	// Items are the first of those that move and that the caller may get, at most 100: first those that lose something.
+	// Items are the first moving objects that the caller may get, at most 100. Objects that
+	// lose a cluster come first.
 	Items []PlacementMove `json:"items,omitempty"`
 }
 
-// PlacementMove is an object that would be placed otherwise.
+// PlacementMove is an object that would be placed differently after a planned change.
 type PlacementMove struct {
 	Of ExplainedObject `json:"of"`
-	// Policy by which it would be placed; absent: none claims it.
+	// Policy by which the object would be placed. Absent: no policy claims it.
 	Policy *ExplainedPolicy `json:"policy,omitempty"`
-	// Clusters in which it would have something else than now, by name, of those that the caller may see; Hidden counts the others.
+	// Clusters in which the object would change, sorted by name, if the caller may see them. Hidden is
+	// the number of such clusters that the caller may not see.
 	Clusters []MovedCluster `json:"clusters,omitempty"`
 	Hidden   int            `json:"hidden,omitempty"`
-	// AtOnce: no cluster is left for it, and nothing is waited for.
+	// AtOnce is true if the object loses all its clusters, and is removed without waiting.
 	AtOnce bool `json:"atOnce,omitempty"`
-	// Later: not before the object changes next, as its policy is lazy.
+	// Later is true if the object moves only after its next change, because its policy is Lazy.
 	Later bool `json:"later,omitempty"`
 	// Reason and Message are those that the condition Scheduled of its binding would have.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// MovedCluster is what a cluster has of an object and would have.
+// MovedCluster compares what a cluster has of an object before and after a planned change.
 type MovedCluster struct {
 	Name string `json:"name"`
-	// From is what it has, and To what it would have; absent: nothing.
+	// From is the share of the object before, and To the share after the change. Absent: the object is
+	// not in the cluster.
 	From *MovedShare `json:"from,omitempty"`
 	To   *MovedShare `json:"to,omitempty"`
-	// Stays: what it loses stays until as much is available in other clusters.
+	// Stays is true if the replicas that the cluster loses stay until as many are available in other
+	// clusters.
 	Stays bool `json:"stays,omitempty"`
 }
 
-// MovedShare is what a cluster has of an object.
+// MovedShare is the part of an object that a cluster has.
 type MovedShare struct {
-	// Replicas; absent of kinds without.
+	// Replicas in the cluster. Absent for kinds without replicas.
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 
-// PlacementReviewStatus is what the scheduler would decide now.
+// PlacementReviewStatus is the answer to a PlacementReview: the decision that the hub would make
+// now.
 type PlacementReviewStatus struct {
-	// Time, and Snapshot, the version of what is known of the clusters, for which this holds.
-	// Snapshot is 0 for callers who do not see every cluster.
+	// Time of the decision, and Snapshot, the version of the hub's knowledge about the clusters
+	// that it used. Snapshot is 0 for callers who may not see every cluster.
 	Time     metav1.MicroTime `json:"time"`
 	Snapshot uint64           `json:"snapshot"`
-	// State is Placed, Nowhere or, while too little is known of the clusters to decide, Waiting. Of moves it is absent, or Waiting.
+	// State is Placed, Nowhere or, while the hub knows too little about the clusters to decide,
+	// Waiting. With spec.moves it is absent, or Waiting.
 	State PlacementState `json:"state,omitempty"`
 	// Reason and Message are those that the condition Scheduled of a binding would have.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Replicas that the object asks for; absent of kinds without. Divided says that they would be shared out.
+	// Replicas that the object requests. Absent for kinds without replicas. Divided is true if
+	// the clusters would share them.
 	Replicas *int32 `json:"replicas,omitempty"`
 	Divided  bool   `json:"divided,omitempty"`
-	// Clusters of the fleet, by name, with their shares and verdicts.
+	// Clusters of the fleet that the caller may see, sorted by name, with their shares and the reasons
+	// against them.
 	Clusters []ExplainedCluster `json:"clusters,omitempty"`
-	// Hidden is the number of other clusters that have the object, or that it leaves, and that the
+	// Hidden is the number of clusters that have the object, or from which it would move, and that the
 	// caller may not see.
 	Hidden int `json:"hidden,omitempty"`
-	// Moves are what was asked for by spec.moves.
+	// Moves is the answer to spec.moves.
 	Moves *PlacementMoves `json:"moves,omitempty"`
 }

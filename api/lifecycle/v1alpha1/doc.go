@@ -1,5 +1,5 @@
-// Package v1alpha1 holds the kinds of the lifecycle.orrery.dev group: the runs that build, change and remove clusters on
-// hosts.
+// Package v1alpha1 defines the kinds of the group lifecycle.orrery.dev: the runs that build,
+// change and remove clusters on hosts.
 //
 // +groupName=lifecycle.orrery.dev
 // +kubebuilder:object:generate=true

@@ -1,6 +1,7 @@
 package v1alpha1
 
-// NamedHosts are the hosts that an Operation adds or takes out, as its spec names them.
+// NamedHosts returns the names of the hosts that the action AddNode or DeleteNode adds or deletes.
+// It is nil for other actions, and for AddNode without hosts.
 func (s *OperationSpec) NamedHosts() []string {
 	switch {
 	case s.AddNode != nil:
@@ -11,13 +12,17 @@ func (s *OperationSpec) NamedHosts() []string {
 	return nil
 }
 
-// Forgets reports whether hosts that cannot be reached are given up: what is on them stays.
+// Forgets reports whether the Operation continues without the hosts to delete that cannot be
+// reached. What is installed on these hosts stays. It is true only for the actions DeleteNode and
+// Delete with UnreachableForget.
 func (s *OperationSpec) Forgets() bool {
 	return s.DeleteNode != nil && s.DeleteNode.Unreachable == UnreachableForget ||
 		s.Delete != nil && s.Delete.Unreachable == UnreachableForget
 }
 
-// Order is in which order hosts are changed. Where the spec does not say it, or the action has none, all of it is unset.
+// Order returns the Rollout of the action: in which order, and how many at once, hosts are changed.
+// For RenewCertificates it has only MaxUnavailable. It is the zero value for Delete, and if the
+// spec has no action.
 func (s *OperationSpec) Order() Rollout {
 	switch {
 	case s.Create != nil:
@@ -34,7 +39,9 @@ func (s *OperationSpec) Order() Rollout {
 	return Rollout{}
 }
 
-// SetMember sets the member of the action to as much of hosts, policy and order as the action takes.
+// SetMember sets the member of the spec that belongs to s.Action, and clears the members of other
+// actions. hosts, unreachable and order are values for the member; those that the action does not
+// have are ignored. For an unknown action it clears all members.
 func (s *OperationSpec) SetMember(hosts []string, unreachable UnreachablePolicy, order Rollout) {
 	s.Create, s.Apply, s.AddNode, s.DeleteNode, s.Delete, s.RenewCertificates = nil, nil, nil, nil, nil, nil
 	switch s.Action {

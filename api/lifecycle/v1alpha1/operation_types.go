@@ -4,8 +4,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Operation is one run that builds, changes or removes a cluster on hosts: what is to be done, and a record of what was
-// done on each host. On the hub it is an object; without one, the same is kept in a file.
+// Operation is one run that builds, changes or removes a cluster on hosts. It has the request,
+// and a record of the steps on each host. On the hub it is an object; without a hub a file has
+// the same content.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,7 +22,7 @@ type Operation struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says what is to be done.
+	// spec is the request.
 	// +required
 	Spec OperationSpec `json:"spec"`
 	// status records what was done.
@@ -29,8 +30,8 @@ type Operation struct {
 	Status OperationStatus `json:"status,omitzero"`
 }
 
-// OperationSpec says what is to be done: what every action takes, and beside it the one member that is named like the action, with
-// what only that takes. Only paused and canceled may be changed.
+// OperationSpec is the request. It has the fields of every action, and a member with the name
+// of the action for the parameters of that action. Only paused and canceled can be changed.
 // +kubebuilder:validation:XValidation:rule="has(self.planHash) == has(oldSelf.planHash) && has(self.deadline) == has(oldSelf.deadline) && has(self.attempts) == has(oldSelf.attempts) && has(self.create) == has(oldSelf.create) && has(self.apply) == has(oldSelf.apply) && has(self.addNode) == has(oldSelf.addNode) && has(self.deleteNode) == has(oldSelf.deleteNode) && has(self.delete) == has(oldSelf.delete) && has(self.renewCertificates) == has(oldSelf.renewCertificates)",message="only paused and canceled can be changed; cancel it and make another Operation"
 // +kubebuilder:validation:XValidation:rule="!has(self.create) || self.action == 'Create'",message="create is for action Create only"
 // +kubebuilder:validation:XValidation:rule="!has(self.apply) || self.action == 'Apply'",message="apply is for action Apply only"
@@ -46,74 +47,76 @@ type OperationSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Cluster string `json:"cluster"`
-	// action that is run.
+	// action to run.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Action Action `json:"action"`
-	// planHash is the hash of the plan that is to be run. If the plan that is made when the
-	// Operation starts has another, nothing is done. Unset, the plan is not compared.
+	// planHash is the expected hash of the plan. If the plan made at the start of the Operation
+	// has another hash, nothing is done. Unset: the hash is not compared.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	PlanHash string `json:"planHash,omitempty"`
-	// deadline of the whole run. Unset, there is none.
+	// deadline is the maximum duration of the whole run. Unset: there is none.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	Deadline *metav1.Duration `json:"deadline,omitempty"`
-	// attempts is how often a host's failed step is tried in all. The default is 3.
+	// attempts is how often a step is tried on a host until it succeeds, the first try
+	// included. The default is 3.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Attempts int32 `json:"attempts,omitempty"`
-	// paused stops the run after the steps that are under way.
+	// paused stops the run once the steps in progress have ended. The run continues when paused
+	// is false again.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// canceled ends the run after the steps that are under way. What was done stays.
+	// canceled ends the run once the steps in progress have ended. What was done stays.
 	// +optional
 	Canceled bool `json:"canceled,omitempty"`
 
-	// create is what action Create takes.
+	// create has the parameters of action Create.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Create *CreateAction `json:"create,omitempty"`
-	// apply is what action Apply takes.
+	// apply has the parameters of action Apply.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Apply *ApplyAction `json:"apply,omitempty"`
-	// addNode is what action AddNode takes.
+	// addNode has the parameters of action AddNode.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	AddNode *AddNodeAction `json:"addNode,omitempty"`
-	// deleteNode is what action DeleteNode takes. It is required there.
+	// deleteNode has the parameters of action DeleteNode, which requires it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	DeleteNode *DeleteNodeAction `json:"deleteNode,omitempty"`
-	// delete is what action Delete takes.
+	// delete has the parameters of action Delete.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	Delete *DeleteAction `json:"delete,omitempty"`
-	// renewCertificates is what action RenewCertificates takes.
+	// renewCertificates has the parameters of action RenewCertificates.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	RenewCertificates *RenewCertificatesAction `json:"renewCertificates,omitempty"`
 }
 
-// CreateAction is what action Create takes.
+// CreateAction has the parameters of action Create.
 type CreateAction struct {
 	Rollout `json:",inline"`
 }
 
-// ApplyAction is what action Apply takes.
+// ApplyAction has the parameters of action Apply.
 type ApplyAction struct {
 	Rollout `json:",inline"`
 }
 
-// AddNodeAction is what action AddNode takes.
+// AddNodeAction has the parameters of action AddNode.
 type AddNodeAction struct {
-	// hosts that are added.
+	// hosts to add.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=set
@@ -123,18 +126,18 @@ type AddNodeAction struct {
 	Rollout `json:",inline"`
 }
 
-// DeleteNodeAction is what action DeleteNode takes.
+// DeleteNodeAction has the parameters of action DeleteNode.
 type DeleteNodeAction struct {
-	// hosts that are taken out.
+	// hosts to remove from the cluster.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=set
 	// +required
 	Hosts []string `json:"hosts"`
-	// unreachable says what to do about hosts to delete that cannot be reached, or that have lost
-	// the record of what was done on them. Refuse stops. Forget removes their nodes and etcd
-	// members; what is on the hosts stays.
+	// unreachable says what happens with named hosts that cannot be reached or have lost their
+	// record of the installed parts. Refuse: the run stops. Forget: their nodes and etcd
+	// members are removed, and what is on the hosts stays. The default is Refuse.
 	// +kubebuilder:default=Refuse
 	// +optional
 	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
@@ -142,44 +145,47 @@ type DeleteNodeAction struct {
 	Rollout `json:",inline"`
 }
 
-// DeleteAction is what action Delete takes.
+// DeleteAction has the parameters of action Delete.
 type DeleteAction struct {
-	// unreachable says what to do about hosts that cannot be reached, or that have lost the record
-	// of what was done on them. Refuse stops. Forget leaves what is on them.
+	// unreachable says what happens with hosts that cannot be reached or have lost their record
+	// of the installed parts. Refuse: the run stops. Forget: what is on them stays. The default
+	// is Refuse.
 	// +kubebuilder:default=Refuse
 	// +optional
 	Unreachable UnreachablePolicy `json:"unreachable,omitempty"`
 }
 
-// RenewCertificatesAction is what action RenewCertificates takes.
+// RenewCertificatesAction has the parameters of action RenewCertificates.
 type RenewCertificatesAction struct {
-	// maxUnavailable is how many workers restart what uses their certificates at a time. The
-	// default is 1.
+	// maxUnavailable is the number of workers on which the components that use the certificates
+	// restart at the same time. The default is 1.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 }
 
-// Rollout says in which order hosts are changed that are part of a cluster already, and how long is waited.
+// Rollout limits how many hosts of an existing cluster are changed at the same time, and how
+// long the run waits.
 type Rollout struct {
-	// maxUnavailable is how many workers are changed at a time in a way that disturbs what
-	// runs on them. The default is 1.
+	// maxUnavailable is the number of workers that are changed at the same time in a way that
+	// disrupts their workloads. The default is 1.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
-	// pauseBetween is how long to wait between two waves of hosts that are disturbed. Unset,
-	// there is no pause.
+	// pauseBetween is the wait between two waves of hosts that are disrupted. Unset: there is
+	// none.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	PauseBetween *metav1.Duration `json:"pauseBetween,omitempty"`
-	// haltAfter is after how many hosts that failed nothing more is begun. Until then those that
-	// failed are left out and the others go on; the run fails in the end. The default is 1.
+	// haltAfter is the number of failed hosts after which the run begins nothing more. Below
+	// that number the other hosts continue without the failed ones, and the run fails at the
+	// end. The default is 1.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	HaltAfter int32 `json:"haltAfter,omitempty"`
-	// drainTimeout is how long a drain waits for pods whose disruption budget forbids
-	// eviction. The default is 5 minutes.
+	// drainTimeout is how long a drain waits for pods that their disruption budget protects
+	// from eviction. The default is 5 minutes.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
@@ -197,88 +203,94 @@ const (
 	ActionAddNode    Action = "AddNode"
 	ActionDeleteNode Action = "DeleteNode"
 	ActionDelete     Action = "Delete"
-	// ActionRenewCertificates renews the certificates that are due, and changes nothing else.
+	// ActionRenewCertificates renews the certificates that are due for renewal, and changes nothing
+	// else.
 	ActionRenewCertificates Action = "RenewCertificates"
 )
 
-// UnreachablePolicy says what to do about hosts to delete that cannot be reached.
+// UnreachablePolicy says what happens with hosts to delete that cannot be reached.
 // +kubebuilder:validation:Enum=Refuse;Forget
 type UnreachablePolicy string
 
 // The values of UnreachablePolicy.
 const (
-	UnreachableRefuse UnreachablePolicy = "Refuse"
-	UnreachableForget UnreachablePolicy = "Forget"
+	UnreachableRefuse UnreachablePolicy = "Refuse" // the run stops
+	UnreachableForget UnreachablePolicy = "Forget" // what is on the hosts stays
 )
 
-// OperationStatus records what was done.
+// OperationStatus is the record of the run.
 type OperationStatus struct {
 	// phase of the run.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
-	// message says in a sentence where the run is, or why it ended.
+	// message is a sentence about the state of the run, or the reason why it ended.
 	// +kubebuilder:validation:MaxLength=32768
 	// +optional
 	Message string `json:"message,omitempty"`
-	// planHash is the hash of the plan that is run.
+	// planHash is the hash of the plan of the run.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
-	// plan is what this attempt is to do, as the command line prints it without details: hosts that get the same stand
-	// together. What a cluster of very many unlike hosts has beyond 64 KiB is counted.
+	// plan is what this attempt does, as the command line prints it without details. Hosts with
+	// equal changes share an entry. If the plan of a very large cluster with many different
+	// hosts exceeds 64 KiB, the rest is only counted.
 	// +kubebuilder:validation:MaxItems=1001
 	// +listType=atomic
 	// +optional
 	Plan []PlannedChanges `json:"plan,omitempty"`
-	// specHash identifies the spec that this Operation brings about. It is fixed by the first
-	// attempt: a later one does that, or nothing.
+	// specHash identifies the spec that this Operation applies. The first attempt sets it: a
+	// later attempt applies the same spec, or nothing.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	SpecHash string `json:"specHash,omitempty"`
-	// attempt counts the processes that ran this Operation; more than 1 is a resumed run.
+	// attempt counts the processes that ran this Operation. More than 1 means that the run was
+	// resumed.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
-	// epoch fences hosts: a host refuses a run with a lower one than it saw last.
+	// epoch is a fencing token: a host refuses a run whose epoch is lower than the last one
+	// that it saw.
 	// +optional
 	Epoch int64 `json:"epoch,omitempty"`
-	// started and finished are the times of the run.
+	// started and finished are the times when the run began and ended.
 	// +optional
 	Started *metav1.MicroTime `json:"started,omitempty"`
 	// +optional
 	Finished *metav1.MicroTime `json:"finished,omitempty"`
-	// estimate is when the run should be finished.
+	// estimate is when the run is expected to end.
 	// +optional
 	Estimate *metav1.MicroTime `json:"estimate,omitempty"`
-	// stepsDone and stepsTotal count the steps of all hosts.
+	// stepsDone and stepsTotal are numbers of steps, summed over all hosts.
 	// +optional
 	StepsDone int32 `json:"stepsDone,omitempty"`
 	// +optional
 	StepsTotal int32 `json:"stepsTotal,omitempty"`
-	// hosts sums up the run on each host.
+	// hosts summarizes the run on each host.
 	// +kubebuilder:validation:MaxItems=1001
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Hosts []HostRun `json:"hosts,omitempty"`
-	// steps are the records of the steps, in the order they were started. On the hub they are at most 100: those that
-	// failed, those under way, and those that ended last; all are in OperationSlices. In a file they are all, of which
-	// beyond 4,000 those that succeeded are dropped first; the counts of hosts remain.
+	// steps are the records of the steps, in the order in which the steps started. On the hub
+	// there are at most 100: failed steps, steps in progress, and the steps that ended last.
+	// The OperationSlices have all records. A file has all records up to 4,000; beyond that,
+	// those of succeeded steps are dropped first. The counts in hosts remain.
 	// +kubebuilder:validation:MaxItems=4000
 	// +listType=atomic
 	// +optional
 	Steps []StepRecord `json:"steps,omitempty"`
-	// conditions: Succeeded is True or False when the run has ended.
+	// conditions: Succeeded is True or False once the run has ended.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Phase is where a run is.
+// Phase is the state of a run.
 // +kubebuilder:validation:Enum=Pending;Running;Paused;Succeeded;Failed;Canceled
 type Phase string
 
-// The phases. Pending, Running and Paused runs can go on; a Failed one can be resumed.
+// The phases. Runs that are Pending, Running or Paused can continue; a Failed run can be
+// resumed.
 const (
 	PhasePending   Phase = "Pending"
 	PhaseRunning   Phase = "Running"
@@ -288,39 +300,40 @@ const (
 	PhaseCanceled  Phase = "Canceled"
 )
 
-// PlannedChanges is what is to be done on hosts, on each the same.
+// PlannedChanges are the equal changes of one or more hosts.
 type PlannedChanges struct {
-	// hosts on which it is done; "cluster" is what is done to the cluster as a whole.
+	// hosts that get the changes. "cluster" stands for changes of the cluster as a whole.
 	// +kubebuilder:validation:MaxItems=1001
 	// +listType=atomic
 	// +required
 	Hosts []string `json:"hosts"`
-	// changes, a line each: + what is added, ~ changed, ! repaired, - undone and * done to the cluster, then its kind, what is
-	// changed, and in brackets how that disturbs what runs there.
+	// changes has a line for each change. It begins with a sign: + added, ~ changed, !
+	// repaired, - removed, * done to the cluster. Then follow the kind, the name and, in
+	// brackets, how the change disrupts the workloads.
 	// +kubebuilder:validation:MaxItems=1000
 	// +listType=atomic
 	// +optional
 	Changes []string `json:"changes,omitempty"`
-	// left is how many more there are that are not listed.
+	// left is the number of changes that are not listed.
 	// +optional
 	Left int32 `json:"left,omitempty"`
 }
 
-// HostRun sums up a run on one host.
+// HostRun summarizes the run on one host.
 type HostRun struct {
-	// name of the host; "cluster" is what is done through the API server.
+	// name of the host. "cluster" stands for the steps that are done through the API server.
 	Name string `json:"name"`
-	// stage that is run, or was run last.
+	// stage in progress, or the last one.
 	// +optional
 	Stage string `json:"stage,omitempty"`
 	// state of the host.
 	State StepState `json:"state"`
-	// done and total count the host's steps.
+	// done and total are numbers of the host's steps.
 	// +optional
 	Done int32 `json:"done,omitempty"`
 	// +optional
 	Total int32 `json:"total,omitempty"`
-	// roundTrips is how often the host was spoken to.
+	// roundTrips is the number of requests sent to the host.
 	// +optional
 	RoundTrips int32 `json:"roundTrips,omitempty"`
 	// message says why the host failed.
@@ -329,7 +342,7 @@ type HostRun struct {
 	Message string `json:"message,omitempty"`
 }
 
-// StepRecord is what became of one step on one host.
+// StepRecord is the result of one step on one host.
 type StepRecord struct {
 	// host that the step ran on.
 	Host string `json:"host"`
@@ -337,7 +350,7 @@ type StepRecord struct {
 	ID string `json:"id"`
 	// state of the step.
 	State StepState `json:"state"`
-	// attempt counts how often it was tried.
+	// attempt is how often the step was tried.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
 	// started and finished are the times of the last attempt.
@@ -345,20 +358,20 @@ type StepRecord struct {
 	Started metav1.MicroTime `json:"started,omitzero"`
 	// +optional
 	Finished metav1.MicroTime `json:"finished,omitzero"`
-	// inputHash is the hash of what the step was to do.
+	// inputHash is the hash of the input of the step.
 	// +optional
 	InputHash string `json:"inputHash,omitempty"`
-	// message is why the step failed, with the tail of its output.
+	// message says why the step failed, with the end of its output.
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// StepState is what became of a step.
+// StepState is the state of a step.
 // +kubebuilder:validation:Enum=Pending;Running;Unchanged;Changed;Reverted;Failed
 type StepState string
 
-// The states. Unchanged: the host was already as the step wants it.
+// The states. Unchanged: the host already had the wanted state.
 const (
 	StepPending   StepState = "Pending"
 	StepRunning   StepState = "Running"
@@ -368,7 +381,8 @@ const (
 	StepFailed    StepState = "Failed"
 )
 
-// ConditionSucceeded is True or False when a run has ended; its reason is the phase.
+// ConditionSucceeded is the condition of an Operation that is True or False once its run has ended.
+// Its reason is the phase.
 const ConditionSucceeded = "Succeeded"
 
 // OperationList is a list of Operations.

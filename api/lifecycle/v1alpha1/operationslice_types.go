@@ -4,9 +4,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// OperationSlice has the records of the steps of an Operation on one host, or a part of them. An Operation over a thousand
-// hosts has tens of thousands: they are kept beside it, so that it stays small. It belongs to its Operation and is deleted with
-// it. Only the hub writes it.
+// OperationSlice has the records of an Operation's steps on one host, or a part of them. An
+// Operation on a thousand hosts has tens of thousands of records: slices keep the Operation
+// small. An OperationSlice is deleted with its Operation. Only the hub writes it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=opslice
@@ -27,24 +27,25 @@ type OperationSlice struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an OperationSlice is of one Operation"
 	Operation string `json:"operation"`
-	// host that the steps ran on; "cluster" is what is done through the API server.
+	// host on which the steps ran. "cluster" stands for the steps that are done through the API
+	// server.
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an OperationSlice is of one host"
 	Host string `json:"host"`
-	// part counts the slices of a host, from 0. Each but the last has 100 steps.
+	// part numbers the slices of a host, from 0. Every slice but the last has 100 steps.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="an OperationSlice is one part"
 	Part int32 `json:"part"`
-	// attempt is that of the Operation when this was written last.
+	// attempt of the Operation at the last write of this slice.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
-	// epoch is that of the Operation when this was written last. A run that finds a higher one, or a higher attempt,
-	// writes nothing any more.
+	// epoch of the Operation at the last write of this slice. A run that finds a higher epoch,
+	// or a higher attempt, writes nothing more.
 	// +optional
 	Epoch int64 `json:"epoch,omitempty"`
-	// steps are the records of the steps, in the order they were started.
+	// steps are the records of the steps, in the order in which the steps started.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	// +optional

@@ -5,13 +5,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterAccess says which clusters the namespaces of the hub that it selects may use: what is
-// in them is placed in no other cluster, and a right in them shows nothing of another. Several
-// that select a namespace add up. A namespace that none selects may use every cluster, or none
-// if the server was started with --default-cluster-access=none. Templates without a namespace
-// are not restricted.
+// ClusterAccess says which clusters the selected namespaces of the hub may use. Objects in such
+// a namespace are placed in no other cluster, and a permission in the namespace shows nothing
+// of another cluster. The clusters of several ClusterAccesses that select a namespace add up. A
+// namespace that none selects may use every cluster, or no cluster if the server runs with
+// --default-cluster-access=none. Templates without a namespace are not restricted.
 //
-// Only administrators write ClusterAccesses: the roles edit and admin do not know them.
+// Only administrators write ClusterAccesses: the roles edit and admin do not include them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=clusteraccesses,categories=orrery
@@ -32,8 +32,8 @@ type ClusterAccess struct {
 // ClusterAccessSpec says which namespaces may use which clusters.
 type ClusterAccessSpec struct {
 	// namespaceSelector selects namespaces of the hub by their labels. Empty ({}): every
-	// namespace. Whoever may change the labels of a namespace may choose its ClusterAccesses:
-	// the label kubernetes.io/metadata.name, which nobody can change, selects by name.
+	// namespace. Users who may change the labels of a namespace can choose its ClusterAccesses.
+	// Nobody can change the label kubernetes.io/metadata.name, which selects by name.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator is one of In, NotIn, Exists and DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn need values, Exists and DoesNotExist have none"
 	// +required
@@ -44,8 +44,9 @@ type ClusterAccessSpec struct {
 	ClusterAffinity *ClusterAffinity `json:"clusterAffinity,omitempty"`
 
 	// clusterTolerations are the taints of these clusters that policies of the namespaces may
-	// tolerate: a toleration in a PropagationPolicy counts only for a taint that one here
-	// matches too. Unset: none. Those of a ClusterPropagationPolicy always count.
+	// tolerate. A toleration in a PropagationPolicy counts only for a taint that a toleration
+	// here matches as well. Unset: none. Tolerations of a ClusterPropagationPolicy always
+	// count.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional

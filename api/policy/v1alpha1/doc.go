@@ -1,4 +1,5 @@
-// Package v1alpha1 holds the kinds of the policy.orrery.dev group: what is placed where, and how it differs there.
+// Package v1alpha1 defines the kinds of the group policy.orrery.dev: which objects are placed
+// in which clusters, and how the copies differ.
 //
 // +groupName=policy.orrery.dev
 // +kubebuilder:object:generate=true

@@ -5,7 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// OverridePolicy changes objects of its own namespace for some clusters.
+// OverridePolicy changes the copies of objects of its own namespace in some clusters.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced,categories=orrery,shortName=op
@@ -15,13 +15,14 @@ type OverridePolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says what is changed, where and how.
+	// spec says which objects are changed in which clusters, and how.
 	// +required
 	Spec OverrideSpec `json:"spec"`
 }
 
-// ClusterOverridePolicy changes objects of every namespace, and cluster-scoped ones, for
-// some clusters. It is applied before the OverridePolicies of the object's namespace.
+// ClusterOverridePolicy changes the copies of objects of every namespace, and of cluster-scoped
+// objects, in some clusters. It is applied before the OverridePolicies of the object's
+// namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=cop
@@ -31,19 +32,20 @@ type ClusterOverridePolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec says what is changed, where and how.
+	// spec says which objects are changed in which clusters, and how.
 	// +required
 	Spec OverrideSpec `json:"spec"`
 }
 
-// Override returns the policy as the one type that the code works on.
+// Override returns the policy itself. It exists so that code can handle both kinds of override
+// policies as *OverridePolicy.
 func (p *OverridePolicy) Override() *OverridePolicy { return p }
 
-// Override returns the policy as the one type that the code works on; its namespace is
-// empty.
+// Override returns the policy as an *OverridePolicy with an empty namespace, so that code can
+// handle both kinds as one type. It is no copy: changes of the result change p.
 func (p *ClusterOverridePolicy) Override() *OverridePolicy { return (*OverridePolicy)(p) }
 
-// OverrideSpec says what is changed, where and how.
+// OverrideSpec says which objects are changed in which clusters, and how.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.overrideRules) && size(self.overrideRules) > 0 || has(self.overriders) && (has(self.overriders.imageOverrider) || has(self.overriders.commandOverrider) || has(self.overriders.argsOverrider) || has(self.overriders.labelsOverrider) || has(self.overriders.annotationsOverrider) || has(self.overriders.fieldOverrider) || has(self.overriders.plaintext))",message="overrideRules is required: a list of targetCluster and overriders",fieldPath=".overrideRules",reason=FieldValueRequired
 // +kubebuilder:validation:XValidation:rule="!(has(self.overrideRules) && size(self.overrideRules) > 0) || !(has(self.overriders) && (has(self.overriders.imageOverrider) || has(self.overriders.commandOverrider) || has(self.overriders.argsOverrider) || has(self.overriders.labelsOverrider) || has(self.overriders.annotationsOverrider) || has(self.overriders.fieldOverrider) || has(self.overriders.plaintext)))",message="overriders would be ignored beside overrideRules: make it one of the rules",fieldPath=".overriders"
@@ -60,7 +62,7 @@ type OverrideSpec struct {
 	// +optional
 	OverrideRules []RuleWithCluster `json:"overrideRules,omitempty"`
 
-	// targetCluster and overriders are an older way to write a single rule.
+	// targetCluster and overriders are an older form of a single rule.
 	// +optional
 	TargetCluster *ClusterAffinity `json:"targetCluster,omitempty"`
 	// overriders are the changes of that rule.
@@ -68,7 +70,8 @@ type OverrideSpec struct {
 	Overriders *Overriders `json:"overriders,omitempty"`
 }
 
-// Rules are the rules of the policy, in whichever way they are written.
+// Rules returns the rules of the policy: overrideRules. If that is empty, it returns one rule from
+// targetCluster and overriders, the older form; nil if these are not set.
 func (s *OverrideSpec) Rules() []RuleWithCluster {
 	if len(s.OverrideRules) == 0 && s.Overriders != nil {
 		return []RuleWithCluster{{TargetCluster: s.TargetCluster, Overriders: *s.Overriders}}
@@ -76,12 +79,12 @@ func (s *OverrideSpec) Rules() []RuleWithCluster {
 	return s.OverrideRules
 }
 
-// RuleWithCluster changes objects in some clusters.
+// RuleWithCluster changes the copies of objects in some clusters.
 type RuleWithCluster struct {
 	// targetCluster selects the clusters. Unset: every cluster.
 	// +optional
 	TargetCluster *ClusterAffinity `json:"targetCluster,omitempty"`
-	// overriders are the changes; there is at least one.
+	// overriders are the changes. At least one is required.
 	// +kubebuilder:validation:XValidation:rule="has(self.imageOverrider) || has(self.commandOverrider) || has(self.argsOverrider) || has(self.labelsOverrider) || has(self.annotationsOverrider) || has(self.fieldOverrider) || has(self.plaintext)",message="at least one change is required, such as imageOverrider or plaintext"
 	// +required
 	Overriders Overriders `json:"overriders"`
@@ -114,7 +117,7 @@ type Overriders struct {
 	// +listType=atomic
 	// +optional
 	AnnotationsOverrider []LabelAnnotationOverrider `json:"annotationsOverrider,omitempty"`
-	// fieldOverrider changes documents that stand as text in a field.
+	// fieldOverrider changes JSON or YAML documents that are the text of a field.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
@@ -126,41 +129,42 @@ type Overriders struct {
 	Plaintext []PlaintextOverrider `json:"plaintext,omitempty"`
 }
 
-// OverriderOperator says what is done with a value.
+// OverriderOperator says how a value is changed.
 // +kubebuilder:validation:Enum=add;remove;replace
 type OverriderOperator string
 
 // The values of OverriderOperator.
 const (
-	OverriderOpAdd     OverriderOperator = "add"
-	OverriderOpRemove  OverriderOperator = "remove"
-	OverriderOpReplace OverriderOperator = "replace"
+	OverriderOpAdd     OverriderOperator = "add"     // adds the value
+	OverriderOpRemove  OverriderOperator = "remove"  // removes the value
+	OverriderOpReplace OverriderOperator = "replace" // replaces the value
 )
 
 // ImageOverrider changes one part of images, [registry/]repository[:tag][@digest].
 //
 // +kubebuilder:validation:XValidation:rule="self.operator == 'remove' || (has(self.value) && size(self.value) > 0)",message="value is required with add and replace"
 type ImageOverrider struct {
-	// predicate says which images. Unset: every container and init container of a Pod,
-	// or of a workload's pod template.
+	// predicate selects the images. Unset: the images of every container and init container of
+	// a Pod, or of a workload's pod template.
 	// +optional
 	Predicate *ImagePredicate `json:"predicate,omitempty"`
-	// component is the part to change. Registry and Repository keep the tag and the digest; Tag is both.
+	// component is the part to change. A change of Registry or Repository keeps the tag and the
+	// digest. Tag is the tag and the digest together.
 	// +kubebuilder:validation:Enum=Registry;Repository;Tag
 	// +required
 	Component ImageComponent `json:"component"`
 	// operator is add (append to the part), remove or replace.
 	// +required
 	Operator OverriderOperator `json:"operator"`
-	// value to be added or to replace the part with.
+	// value to append or to replace the part with. Required with add and replace.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Value string `json:"value,omitempty"`
 }
 
-// ImagePredicate says where images are.
+// ImagePredicate says which field has the image.
 type ImagePredicate struct {
-	// path is a JSON pointer (RFC 6901) to a field that holds an image.
+	// path is a JSON pointer (RFC 6901) to a field that has an image as its value.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +required
@@ -170,8 +174,9 @@ type ImagePredicate struct {
 // ImageComponent is a part of an image.
 type ImageComponent string
 
-// The values of ImageComponent. Tag is the tag and the digest: a change of it takes the digest away, or puts a digest in the place of both.
-// The other two keep both.
+// The values of ImageComponent. Tag is the tag and the digest: a change of the tag removes the
+// digest, or replaces both with a digest. A change of the registry or the repository keeps the tag
+// and the digest.
 const (
 	ImageRegistry   ImageComponent = "Registry"
 	ImageRepository ImageComponent = "Repository"
@@ -182,7 +187,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="self.operator in ['add', 'remove']",message="operator is add or remove"
 type CommandArgsOverrider struct {
-	// containerName is the container, or init container.
+	// containerName is the name of the container or init container.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +required
@@ -190,7 +195,7 @@ type CommandArgsOverrider struct {
 	// operator is add (append) or remove.
 	// +required
 	Operator OverriderOperator `json:"operator"`
-	// value is the words to be added or removed.
+	// value is the list of words to append or remove.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
@@ -200,19 +205,19 @@ type CommandArgsOverrider struct {
 
 // LabelAnnotationOverrider changes labels or annotations.
 type LabelAnnotationOverrider struct {
-	// operator is add (sets the keys that are absent), replace (sets the keys that are
-	// present) or remove (drops the keys; the values do not matter).
+	// operator is add (sets keys that are absent), replace (sets keys that are present) or
+	// remove (removes the keys, regardless of the values).
 	// +required
 	Operator OverriderOperator `json:"operator"`
-	// value is the keys and their values.
+	// value has the keys and their values.
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
 	// +required
 	Value map[string]string `json:"value"`
 }
 
-// FieldOverrider changes a JSON or YAML document that stands as text in a field, such as
-// a key of a ConfigMap.
+// FieldOverrider changes a JSON or YAML document that is the text of a field, such as a key of
+// a ConfigMap.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.json) != has(self.yaml)",message="set one of json and yaml"
 type FieldOverrider struct {
@@ -245,8 +250,8 @@ type FieldPatchOperation struct {
 	// operator is add, remove or replace.
 	// +required
 	Operator OverriderOperator `json:"operator"`
-	// value to be added or to replace with, and then required; any JSON. CEL cannot see a
-	// value of any type, so rendering refuses an override that lacks it.
+	// value to add or to replace with, as any JSON. Required with add and replace. CEL cannot
+	// check a value of any type, so rendering refuses an override without it.
 	// +optional
 	Value *apiextensionsv1.JSON `json:"value,omitempty"`
 }
@@ -261,8 +266,8 @@ type PlaintextOverrider struct {
 	// operator is add, remove or replace.
 	// +required
 	Operator OverriderOperator `json:"operator"`
-	// value to be added or to replace with, and then required; any JSON. CEL cannot see a
-	// value of any type, so rendering refuses an override that lacks it.
+	// value to add or to replace with, as any JSON. Required with add and replace. CEL cannot
+	// check a value of any type, so rendering refuses an override without it.
 	// +optional
 	Value *apiextensionsv1.JSON `json:"value,omitempty"`
 }

@@ -1,4 +1,5 @@
-// Package v1alpha2 holds the kinds of the work.orrery.dev group: the placement of each claimed object and what became of it.
+// Package v1alpha2 defines the kinds of the group work.orrery.dev: the placement of each
+// claimed object, and its status.
 //
 // +groupName=work.orrery.dev
 // +kubebuilder:object:generate=true

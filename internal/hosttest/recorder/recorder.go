@@ -21,38 +21,46 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/unit"
 )
 
-// System is the node.System of a host that is a directory.
+// System is the node.System of a simulated host that is a directory. It may be used from several
+// goroutines.
 type System struct {
 	root string
 	mu   sync.Mutex
-	runs [][]string
+	runs [][]string // see Runs
 }
 
-// New returns the system and the unit manager of the host in the directory root.
+// New returns the node.System and the unit.Manager of a simulated host. root is the directory of
+// the host. Both keep their state in a file there, so a later call of New continues with the same
+// state.
 func New(root string) (*System, unit.Manager) {
 	s := &System{root: root}
 	return s, recordedUnits{s}
 }
 
-// recorded is the content of the file. The file is removed when there is nothing to record.
+// recorded is the state of a simulated host, as JSON in the file recordPath. The file is removed
+// when all fields are empty.
 type recorded struct {
 	Units    map[string]recordedUnit `json:"units,omitempty"`
 	Sysctls  map[string]string       `json:"sysctls,omitempty"`
 	Packages []string                `json:"packages,omitempty"`
 }
 
+// recordedUnit is an installed unit of a simulated host. Restarts is the number of automatic
+// restarts that Observe returns.
 type recordedUnit struct {
 	Unit     plan.Unit `json:"unit"`
 	Running  bool      `json:"running"`
 	Restarts int       `json:"restarts"`
 }
 
-// recordPath is the path of the file.
+// recordPath is the path of the file with the state, relative to the directory of the host.
 const recordPath = ".recorded.json"
 
-// agentDir is the directory of the agent's own state.
+// agentDir is the directory of the agent's own records, relative to the directory of the host.
 const agentDir = "var/lib/orrery/node"
 
+// read returns the stored state. It is empty, with maps that are not nil, if nothing is stored. The
+// caller holds r.mu.
 func (r *System) read() (recorded, error) {
 	now := recorded{Units: make(map[string]recordedUnit), Sysctls: make(map[string]string)}
 	content, err := os.ReadFile(filepath.Join(r.root, recordPath))
@@ -65,6 +73,8 @@ func (r *System) read() (recorded, error) {
 	return now, json.Unmarshal(content, &now)
 }
 
+// change reads the state, calls change with it, and stores the result. After an error of the
+// function it stores nothing.
 func (r *System) change(change func(*recorded) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +92,7 @@ func (r *System) change(change func(*recorded) error) error {
 	if err != nil {
 		return err
 	}
-	// The agent removes partial files in its own directory, so the file is written there first.
+	// Write the file in the agent's directory first, because the agent removes partial files there.
 	// Outside of a request that directory may be missing.
 	temp := filepath.Join(r.root, agentDir, "recorded.json")
 	if err := os.WriteFile(temp, content, 0o600); err != nil {
@@ -91,14 +101,15 @@ func (r *System) change(change func(*recorded) error) error {
 	return os.Rename(temp, filepath.Join(r.root, recordPath))
 }
 
-// Runs returns the recorded programs with their arguments and standard input.
+// Runs returns the calls of Run of this System. Each has the program, its arguments, and as last
+// element its standard input.
 func (r *System) Runs() [][]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.runs)
 }
 
-// Run implements System.
+// Run implements node.System. It records the call for Runs, starts no program, and returns "".
 func (r *System) Run(_ context.Context, argv []string, stdin string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,10 +117,10 @@ func (r *System) Run(_ context.Context, argv []string, stdin string) (string, er
 	return "", nil
 }
 
-// Probe implements System.
+// Probe implements node.System. It succeeds unless ctx has ended.
 func (*System) Probe(ctx context.Context, _ plan.Probe) error { return context.Cause(ctx) }
 
-// Sysctl implements System. Each one exists.
+// Sysctl implements node.System. It returns the value that SetSysctl has set; "" for another key.
 func (r *System) Sysctl(key string) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +128,7 @@ func (r *System) Sysctl(key string) (string, error) {
 	return now.Sysctls[key], err
 }
 
-// SetSysctl implements System.
+// SetSysctl implements node.System. It stores the value. "" removes the key.
 func (r *System) SetSysctl(key, value string) error {
 	return r.change(func(now *recorded) error {
 		now.Sysctls[key] = value
@@ -128,13 +139,14 @@ func (r *System) SetSysctl(key, value string) error {
 	})
 }
 
-// HasModule implements System.
+// HasModule implements node.System. Every module counts as loaded.
 func (*System) HasModule(string) bool { return true }
 
-// LoadModule implements System.
+// LoadModule implements node.System. It does nothing.
 func (*System) LoadModule(context.Context, string) error { return nil }
 
-// Packages implements System.
+// Packages implements node.System. It returns the package "base" and those that Install has
+// installed.
 func (r *System) Packages(context.Context, string) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +154,7 @@ func (r *System) Packages(context.Context, string) ([]string, error) {
 	return append([]string{"base"}, now.Packages...), err
 }
 
-// Install implements System.
+// Install implements node.System. It stores the names.
 func (r *System) Install(_ context.Context, _ string, names []string) error {
 	return r.change(func(now *recorded) error {
 		now.Packages = append(now.Packages, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return slices.Contains(now.Packages, n) })...)
@@ -150,7 +162,8 @@ func (r *System) Install(_ context.Context, _ string, names []string) error {
 	})
 }
 
-// Uninstall implements System. No package depends on another.
+// Uninstall implements node.System. It removes the names. It never returns needed packages, since
+// no package depends on another.
 func (r *System) Uninstall(_ context.Context, _ string, names []string) (needed []string, err error) {
 	return nil, r.change(func(now *recorded) error {
 		now.Packages = slices.DeleteFunc(now.Packages, func(n string) bool { return slices.Contains(names, n) })
@@ -158,22 +171,22 @@ func (r *System) Uninstall(_ context.Context, _ string, names []string) (needed 
 	})
 }
 
-// Label implements System.
+// Label implements node.System. It does nothing.
 func (*System) Label(context.Context, ...string) error { return nil }
 
-// Traces implements System.
+// Traces implements node.System. A simulated host has no traces.
 func (*System) Traces(context.Context, plan.Sweep) (plan.Traces, error) { return plan.Traces{}, nil }
 
-// Clear implements System.
+// Clear implements node.System. It does nothing.
 func (*System) Clear(context.Context, plan.Sweep, plan.Traces) error { return nil }
 
-// UnmountBelow implements System.
+// UnmountBelow implements node.System. It does nothing.
 func (*System) UnmountBelow(string) error { return nil }
 
-// recordedUnits is the unit.Manager of a host that is a directory.
+// recordedUnits is the unit.Manager of a simulated host. Its units run no process.
 type recordedUnits struct{ *System }
 
-// Observe implements unit.Manager.
+// Observe implements unit.Manager. It returns the stored status of the named units.
 func (u recordedUnits) Observe(_ context.Context, names []string) (map[string]unit.Status, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -192,7 +205,7 @@ func (u recordedUnits) Observe(_ context.Context, names []string) (map[string]un
 	return all, nil
 }
 
-// Install implements unit.Manager.
+// Install implements unit.Manager. It stores the definition. A unit that runs keeps running.
 func (u recordedUnits) Install(_ context.Context, def plan.Unit) error {
 	return u.change(func(now *recorded) error {
 		one := now.Units[def.Name]
@@ -202,7 +215,8 @@ func (u recordedUnits) Install(_ context.Context, def plan.Unit) error {
 	})
 }
 
-// Restart implements unit.Manager. It creates a data file for a unit that has data.
+// Restart implements unit.Manager. It stores that the unit runs. For a unit with plan.Unit.Data it
+// creates a data file, as etcd would. A unit that is not installed is an error.
 func (u recordedUnits) Restart(_ context.Context, name string) error {
 	return u.change(func(now *recorded) error {
 		one, ok := now.Units[name]
@@ -218,8 +232,9 @@ func (u recordedUnits) Restart(_ context.Context, name string) error {
 	})
 }
 
-// makeData creates a file that matches the pattern of a unit's data. It returns an error if the
-// unit is established and no file matches.
+// makeData creates a file that matches the pattern def.Data, if no file matches it and def.Data is
+// set. It returns an error if no file matches but the file def.Established exists: systemd would
+// not start such a unit.
 func (u recordedUnits) makeData(def plan.Unit) error {
 	if def.Data == "" {
 		return nil
@@ -237,10 +252,10 @@ func (u recordedUnits) makeData(def plan.Unit) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// Reload implements unit.Manager.
+// Reload implements unit.Manager. It does nothing.
 func (recordedUnits) Reload(context.Context, string) error { return nil }
 
-// Remove implements unit.Manager.
+// Remove implements unit.Manager. It removes the stored unit.
 func (u recordedUnits) Remove(_ context.Context, name string) error {
 	return u.change(func(now *recorded) error {
 		delete(now.Units, name)
@@ -248,10 +263,10 @@ func (u recordedUnits) Remove(_ context.Context, name string) error {
 	})
 }
 
-// Log implements unit.Manager.
+// Log implements unit.Manager. It returns "".
 func (recordedUnits) Log(context.Context, string, int) (string, error) { return "", nil }
 
-// Units returns the names of the installed units, and whether each of them runs.
+// Units returns the installed units by name, with true for a unit that runs.
 func (r *System) Units() (map[string]bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

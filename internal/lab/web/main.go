@@ -29,6 +29,7 @@ func run(args []string) error {
 	}
 }
 
+// serve answers each HTTP request on :8080 with the hostname. It returns only with an error.
 func serve() error {
 	name, err := os.Hostname()
 	if err != nil {
@@ -38,12 +39,13 @@ func serve() error {
 		Addr:              ":8080",
 		ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = fmt.Fprintln(w, name) // the client has gone
+			_, _ = fmt.Fprintln(w, name) // an error means that the client has disconnected
 		}),
 	}
 	return server.ListenAndServe()
 }
 
+// get prints the content of a URL. A status other than 200 is an error.
 func get(url string) error {
 	client := &http.Client{Timeout: 10 * time.Second}
 	response, err := client.Get(url)

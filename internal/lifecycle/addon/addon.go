@@ -29,48 +29,52 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Input is everything on which the objects of a cluster depend.
+// Input is everything from which Objects makes the objects of a cluster.
 type Input struct {
 	// Name of the cluster.
 	Name string
 	// Spec has its defaults and is valid.
 	Spec *clusterv1alpha1.Provision
-	// Images are full references by name: coredns, flannel and flannel-cni-plugin.
+	// Images are the full references of images by name: coredns, flannel and flannel-cni-plugin.
 	Images map[string]string
-	// Plugin is the network plugin in the catalog. It is empty for flannel.
+	// Plugin is the manifest or chart that the catalog has for the network plugin of the spec. It is
+	// empty for flannel, which is built in, and for none.
 	Plugin catalog.Plugin
-	// Nodes is the number of nodes.
+	// Nodes is the number of nodes of the cluster.
 	Nodes int
-	// ControlPlanes are the internal addresses of the control planes.
+	// ControlPlanes are the internal addresses of the control plane hosts.
 	ControlPlanes []string
-	// Endpoint is host:port of the API server for clients outside, and CA the PEM of its authority. If
-	// both are set, they are published in the ConfigMap cluster-info.
+	// Endpoint is host:port of the API server for clients outside of the cluster, and CA the PEM of
+	// the authority of its certificate. If both are set, they are published in the ConfigMap
+	// cluster-info.
 	Endpoint string
 	CA       []byte
-	// APIServer is host:port of the API server for pods on the host's network, before Services work.
+	// APIServer is host:port at which pods on the host's network reach the API server before Services
+	// work; "" leaves the default of the plugin.
 	APIServer string
 	// Fetch reads manifests, charts and indexes of repositories by URL.
 	Fetch func(ctx context.Context, url string) ([]byte, error)
-	// Local allows the spec to name paths on this machine.
+	// Local allows the spec to name files of this machine, not only URLs.
 	Local bool
 }
 
-// Group is a set of objects that are applied together.
+// Group is a set of objects that are applied together and have one inventory in the cluster.
 type Group struct {
 	// Name is bootstrap, dns, network, or the add-on's name after "addon-".
 	Name string
-	// Namespace of objects that name none.
+	// Namespace for objects that name none.
 	Namespace string
-	// Objects in the order of applying. Namespaces and custom resource definitions still come first,
-	// and webhooks and API services last.
+	// Objects in the order of applying. Apply nevertheless applies namespaces and custom resource
+	// definitions first, and webhooks and API services last.
 	Objects []*unstructured.Unstructured
-	// Gates are the readiness checks of the group.
-	Gates []Gate
-	// Sources of the objects.
+	// ReadinessChecks are the readiness checks of the group.
+	ReadinessChecks []ReadinessCheck
+	// Sources say what the objects were made from, such as a chart with its digest.
 	Sources []plan.Source
 }
 
-// Planned returns the sources of a group, and the registry for its images.
+// Planned returns the group as a plan has it: its name, namespace and sources instead of its
+// objects, and the private registry for its images.
 func (g Group) Planned(registry clusterv1alpha1.Registry) plan.Objects {
 	return plan.Objects{
 		Group: g.Name, Namespace: g.Namespace, Sources: g.Sources,
@@ -78,7 +82,8 @@ func (g Group) Planned(registry clusterv1alpha1.Registry) plan.Objects {
 	}
 }
 
-// Images lists the images of the workloads of a group, each once, as hosts pull them.
+// Images lists the references of the images in the workloads of a group, sorted and each once, with
+// the private registry if there is one.
 func (g Group) Images() []string {
 	var images []string
 	for _, o := range g.Objects {
@@ -92,26 +97,32 @@ func (g Group) Images() []string {
 	return slices.Compact(images)
 }
 
-// Gate is the readiness check of a workload.
-type Gate struct {
+// ReadinessCheck says that Ready must wait for a workload of a group.
+type ReadinessCheck struct {
 	// Kind is Deployment, DaemonSet or StatefulSet.
 	Kind string
 	// Namespace is empty for the namespace of the group.
 	Namespace string
 	Name      string
-	// Nodes is the minimum number of nodes for a DaemonSet.
+	// Nodes is, for a DaemonSet, the minimum number of nodes on which its pods must be wanted.
 	Nodes int
 }
 
 // Names of the groups. Those of add-ons begin with addonPrefix.
 const (
+	// GroupBootstrap is the name of the group with the objects that the control plane needs.
 	GroupBootstrap = "bootstrap"
-	groupDNS       = "dns"
-	GroupNetwork   = "network"
-	addonPrefix    = "addon-"
+	// groupDNS is the name of the group with CoreDNS.
+	groupDNS = "dns"
+	// GroupNetwork is the name of the group with the network plugin.
+	GroupNetwork = "network"
+	// addonPrefix and the name of an add-on make the name of its group.
+	addonPrefix = "addon-"
 )
 
-// Objects returns the groups of a cluster in the order of applying.
+// Objects returns the groups of a cluster in the order of applying: bootstrap, dns, network and the
+// add-ons of the spec. It reads manifests and charts through in.Fetch or from files. It sends no
+// request to the cluster.
 func Objects(ctx context.Context, in Input) ([]Group, error) {
 	groups := make([]Group, 0, 3+len(in.Spec.Addons))
 	bootstrap, err := bootstrapGroup(in)
@@ -149,7 +160,8 @@ func Objects(ctx context.Context, in Input) ([]Group, error) {
 	return groups, nil
 }
 
-// addonGroup returns the group of an add-on in the spec.
+// addonGroup returns the group of an add-on in the spec, with the objects of its chart and
+// manifests. It returns an error if there are none.
 func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group, error) {
 	if problems := validation.IsDNS1123Label(a.Name); len(problems) > 0 {
 		return Group{}, fmt.Errorf("name %q: %s", a.Name, problems[0])
@@ -178,30 +190,32 @@ func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group,
 	return g, nil
 }
 
-// builtinNamespace reports whether every API server creates the namespace.
+// builtinNamespace reports whether every API server creates the namespace by itself.
 func builtinNamespace(name string) bool {
 	return name == metav1.NamespaceSystem || name == metav1.NamespaceDefault ||
 		name == metav1.NamespacePublic || name == corev1.NamespaceNodeLease
 }
 
-// finish replaces images by those of the private registry, and adds a readiness check for each
-// workload.
+// finish completes a group. It replaces images by those of the private registry, if there is one.
+// It adds a readiness check for each workload that has none.
 func finish(g *Group, registry clusterv1alpha1.Registry) {
 	for _, o := range g.Objects {
 		rewriteImages(o, registry)
-		gate := Gate{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
-		if !isWorkload(o) || slices.ContainsFunc(g.Gates, func(had Gate) bool {
-			return had.Kind == gate.Kind && had.Name == gate.Name && had.Namespace == gate.Namespace
+		check := ReadinessCheck{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+		if !isWorkload(o) || slices.ContainsFunc(g.ReadinessChecks, func(had ReadinessCheck) bool {
+			return had.Kind == check.Kind && had.Name == check.Name && had.Namespace == check.Namespace
 		}) {
 			continue
 		}
-		g.Gates = append(g.Gates, gate)
+		g.ReadinessChecks = append(g.ReadinessChecks, check)
 	}
 }
 
-// settle assigns each object to one group, because otherwise two groups would overwrite each other.
-// The first group keeps an object that others have in the same form, such as a shared namespace.
-// Different forms are an error. It also adds missing namespaces of the groups.
+// settle makes each object belong to one group only. If several groups have an object in the same
+// form, such as a shared namespace, only the first of them keeps it. Different forms, and an object
+// that is twice in a group, are an error.
+//
+// settle also adds the namespace of each group where no group has it.
 func settle(groups []Group) error {
 	type owner struct {
 		group  string
@@ -240,7 +254,7 @@ func settle(groups []Group) error {
 	return nil
 }
 
-// hostPort splits an address such as 127.0.0.1:7443.
+// hostPort splits the address of the API server, such as 127.0.0.1:7443.
 func hostPort(address string) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(address)
 	if err != nil {

@@ -101,7 +101,7 @@ func TestGroups(t *testing.T) {
 		"Addons": {
 			func(in *Input) {
 				in.Spec.Addons = []clusterv1alpha1.Addon{
-					{Name: "b", Chart: &clusterv1alpha1.Chart{Path: "testdata/charts/web"}},
+					{Name: "b", Chart: &clusterv1alpha1.Chart{Path: webChart}},
 					{Name: "a", YAML: []string{"testdata/crd.yaml"}},
 				}
 			},
@@ -238,6 +238,32 @@ func TestFlannelRestarts(t *testing.T) {
 	}
 }
 
+// TestProbesStartNoProcesses: a probe that lasts as long as its pod starts no process in a
+// container. Each such process costs its node some percent of a core, and fails where the node is
+// busy.
+func TestProbesStartNoProcesses(t *testing.T) {
+	found := 0
+	for _, g := range mustObjects(t, input()) {
+		for _, o := range g.Objects {
+			if kind := o.GetKind(); kind != "DaemonSet" && kind != "Deployment" {
+				continue
+			}
+			for _, c := range containersOf(o) {
+				found++
+				for _, probe := range []string{"readinessProbe", "livenessProbe"} {
+					p, _ := c[probe].(map[string]any)
+					if p["exec"] != nil {
+						t.Errorf("%s %s: the %s of container %v is %v", o.GetKind(), o.GetName(), probe, c["name"], p)
+					}
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no container was found")
+	}
+}
+
 func TestFlannelReachesAPIServer(t *testing.T) {
 	g := mustObjects(t, input())["network"]
 	c := containersOf(find(t, g, "DaemonSet", "kube-flannel-ds"))
@@ -280,7 +306,7 @@ func TestBadInput(t *testing.T) {
 		}, "a path is only for files"},
 		"ChartPathFromElsewhere": {func(in *Input) {
 			in.Local = false
-			addonWith(clusterv1alpha1.Addon{Name: "a", Chart: &clusterv1alpha1.Chart{Path: "testdata/charts/web"}})(in)
+			addonWith(clusterv1alpha1.Addon{Name: "a", Chart: &clusterv1alpha1.Chart{Path: webChart}})(in)
 		}, "a path is only for files"},
 	}
 	for name, tc := range cases {
@@ -374,7 +400,7 @@ spec:
 			t.Errorf("the CNI configuration has no %s:\n%s", part, conf)
 		}
 	}
-	if diff := cmp.Diff([]Gate{{Kind: "DaemonSet", Namespace: "kube-system", Name: "calico-node"}}, g.Gates); diff != "" {
+	if diff := cmp.Diff([]ReadinessCheck{{Kind: "DaemonSet", Namespace: "kube-system", Name: "calico-node"}}, g.ReadinessChecks); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -12,19 +12,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// pollInterval is the interval between checks for a state of the cluster.
+// pollInterval is the interval between two reads of an object while this package waits for a change
+// of it.
 const pollInterval = 200 * time.Millisecond
 
-// Apply applies a group and returns how many objects it changed. It does not write objects that are
-// as they were applied last. While the API server is unavailable, Apply retries until ctx ends.
+// Apply applies the objects of a group, and returns how many of them it changed, also with an
+// error. It does not write an object that is unchanged since the last Apply. It takes over fields
+// that other managers set, and replaces a Job whose change is refused.
+//
+// It waits until new custom resource definitions are served, but not for workloads, for which there
+// is Ready. While the API server is unavailable, Apply retries until ctx ends.
 func Apply(ctx context.Context, cfg *rest.Config, g Group) (changed int, err error) {
 	c, err := connect(cfg)
 	if err != nil {
 		return 0, err
 	}
-	s, err := c.survey(ctx, []Group{g})
+	s, err := c.inspect(ctx, []Group{g})
 	if err != nil {
-		return 0, fmt.Errorf("look at what is there: %w", err)
+		return 0, fmt.Errorf("read the objects in the cluster: %w", err)
 	}
 	a := application{cluster: c, group: g, state: s, inventory: s.inventories[g.Name].clone()}
 	for _, wave := range waves(g.Objects) {
@@ -38,9 +43,9 @@ func Apply(ctx context.Context, cfg *rest.Config, g Group) (changed int, err err
 	return a.changed, c.save(ctx, g.Name, a.inventory)
 }
 
-// waves orders objects by their dependencies: namespaces, custom resource definitions, and the rest
-// in its order. API services and webhooks are last, because they block requests until their pods
-// run.
+// waves splits objects into four lists, which are applied one after another: namespaces, custom
+// resource definitions, all other objects, and webhooks with API services. The last ones block
+// requests until their pods run. In a list the objects keep their order. A list may be empty.
 func waves(all []*unstructured.Unstructured) [][]*unstructured.Unstructured {
 	var namespaces, definitions, rest, last []*unstructured.Unstructured
 	for _, o := range all {
@@ -58,7 +63,9 @@ func waves(all []*unstructured.Unstructured) [][]*unstructured.Unstructured {
 	return [][]*unstructured.Unstructured{namespaces, definitions, rest, last}
 }
 
-// application is a group that is being applied.
+// application is the state of one call of Apply. state is how the cluster was before. inventory has
+// the objects that were applied for the group so far. changed counts the objects that this call has
+// changed.
 type application struct {
 	cluster   *cluster
 	group     Group
@@ -67,14 +74,17 @@ type application struct {
 	changed   int
 }
 
-// item is an object in the form in which it is applied.
+// item is an object as it is applied, with the labels and the digest of Orrery, and its identity.
 type item struct {
 	ref    ref
 	object *unstructured.Unstructured
 }
 
-// apply applies a wave. It saves new objects in the inventory before it creates them, so that no
-// object is ever missing there.
+// apply applies the objects of one wave. Before it creates objects that the inventory lacks, it
+// saves the inventory with them. So no object in the cluster is ever missing in the inventory.
+//
+// It adds the digests of applied objects to a.inventory, which the caller saves. It waits until
+// custom resource definitions of the wave are served.
 func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructured) error {
 	items := make([]item, 0, len(wave))
 	unknown := false
@@ -112,11 +122,12 @@ func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructur
 	return nil
 }
 
-// write applies an object, and counts it if that changed the object.
+// write applies one object, adds it to a.inventory, and adds 1 to a.changed if that changed the
+// object in the cluster. A Job whose change is refused is deleted first.
 func (a *application) write(ctx context.Context, it item) error {
 	result, err := a.cluster.apply(ctx, it.object, false)
 	if apierrors.IsInvalid(err) && it.ref.groupKind() == kindJob {
-		// A Job cannot be changed, so it is replaced.
+		// Most fields of a Job cannot be changed, so the Job is replaced.
 		if err := a.cluster.removed(ctx, it); err != nil {
 			return err
 		}
@@ -132,7 +143,8 @@ func (a *application) write(ctx context.Context, it item) error {
 	return nil
 }
 
-// removed deletes an object and waits until it is gone.
+// removed deletes an object and waits until it is gone or ctx ends. An object that does not exist
+// is no error.
 func (c *cluster) removed(ctx context.Context, it item) error {
 	for {
 		o := &unstructured.Unstructured{}
@@ -150,7 +162,7 @@ func (c *cluster) removed(ctx context.Context, it item) error {
 	}
 }
 
-// pause waits for pollInterval. It returns the cause if ctx ends before.
+// pause waits for pollInterval. If ctx ends before that, it returns the cause of ctx.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

@@ -95,7 +95,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestCluster(t *testing.T) {
 	in := input(func(in *Input) {
 		in.Spec.Addons = []clusterv1alpha1.Addon{
-			{Name: "web", Namespace: "web", Chart: &clusterv1alpha1.Chart{Path: "testdata/charts/web"}},
+			{Name: "web", Namespace: "web", Chart: &clusterv1alpha1.Chart{Path: webChart}},
 			{Name: "widgets", YAML: []string{"testdata/crd.yaml"}},
 		}
 		in.Spec.Network.KubeServiceCIDR = "10.96.0.0/16" // that of the server
@@ -340,7 +340,7 @@ func groupsOf(t *testing.T, cfg *rest.Config, except ...string) []Group {
 	return all
 }
 
-func TestApplyJobAnew(t *testing.T) {
+func TestApplyReplacesJob(t *testing.T) {
 	const job = `
 apiVersion: batch/v1
 kind: Job

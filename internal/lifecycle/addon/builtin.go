@@ -24,14 +24,15 @@ import (
 //go:embed builtin/*.yaml
 var builtinFiles embed.FS
 
-// builtins are the built-in manifests. Values from the spec are inserted as JSON, which is valid
-// YAML.
+// builtins are the templates of the built-in manifests, by file name. They insert values of the
+// spec as JSON, which is valid YAML.
 var builtins = template.Must(template.New("").Funcs(template.FuncMap{"json": func(v any) (string, error) {
 	content, err := json.Marshal(v)
 	return string(content), err
 }}).ParseFS(builtinFiles, "builtin/*.yaml"))
 
-// builtin returns the objects of a built-in manifest.
+// builtin returns the objects of a built-in manifest. name is a file in the directory builtin, and
+// values are the input of its template.
 func builtin(name string, values any) ([]*unstructured.Unstructured, error) {
 	var text bytes.Buffer
 	if err := builtins.ExecuteTemplate(&text, name, values); err != nil {
@@ -40,8 +41,9 @@ func builtin(name string, values any) ([]*unstructured.Unstructured, error) {
 	return manifest.Parse(text.Bytes(), yaml.YAMLToJSONStrict)
 }
 
-// bootstrapGroup returns what the control plane needs beside the roles that every API server
-// creates.
+// bootstrapGroup returns the group bootstrap: roles, bindings and other objects that the control
+// plane needs and the API server does not create. If in.Endpoint and in.CA are set, it includes the
+// ConfigMap cluster-info.
 func bootstrapGroup(in Input) (Group, error) {
 	var kubeconfig []byte
 	if in.Endpoint != "" && len(in.CA) > 0 {
@@ -57,11 +59,12 @@ func bootstrapGroup(in Input) (Group, error) {
 	return Group{Name: GroupBootstrap, Namespace: metav1.NamespaceSystem, Objects: all}, err
 }
 
-// dnsIndex is the position of the DNS Service in the network of the Services. Kubelets use the
-// same.
+// dnsIndex is the position of the DNS Service's address in each network of Services, from 0. The
+// kubelets are configured with the same address.
 const dnsIndex = 10
 
-// dnsGroup returns the objects of CoreDNS.
+// dnsGroup returns the group dns with CoreDNS: one replica, or two if the cluster has several
+// nodes. It returns an error if in.Images has no coredns, or a network of Services is too small.
 func dnsGroup(in Input) (Group, error) {
 	image := in.Images["coredns"]
 	if image == "" {
@@ -93,6 +96,7 @@ func dnsGroup(in Input) (Group, error) {
 	return Group{Name: groupDNS, Namespace: metav1.NamespaceSystem, Objects: all}, err
 }
 
+// flannelName is the namespace of flannel.
 const flannelName = "kube-flannel"
 
 // flannelCNI is the CNI configuration for the container runtime.
@@ -100,7 +104,8 @@ const flannelCNI = `{"cniVersion":"0.3.1","name":"cbr0","plugins":[` +
 	`{"delegate":{"hairpinMode":true,"isDefaultGateway":true},"type":"flannel"},` +
 	`{"capabilities":{"portMappings":true},"type":"portmap"}]}`
 
-// flannelGroup returns the objects of flannel.
+// flannelGroup returns the group network with flannel. It returns an error if in.Images lacks an
+// image of flannel.
 func flannelGroup(in Input) (Group, error) {
 	image, plugin := in.Images["flannel"], in.Images["flannel-cni-plugin"]
 	if image == "" || plugin == "" {
@@ -122,11 +127,11 @@ func flannelGroup(in Input) (Group, error) {
 	})
 	return Group{
 		Name: GroupNetwork, Namespace: flannelName, Objects: all,
-		Gates: []Gate{{Kind: "DaemonSet", Name: "kube-flannel-ds", Namespace: flannelName, Nodes: min(in.Nodes, 1)}},
+		ReadinessChecks: []ReadinessCheck{{Kind: "DaemonSet", Name: "kube-flannel-ds", Namespace: flannelName, Nodes: min(in.Nodes, 1)}},
 	}, err
 }
 
-// flannelNetwork returns flannel's network configuration.
+// flannelNetwork returns flannel's network configuration, as JSON.
 func flannelNetwork(spec *clusterv1alpha1.Provision) (string, error) {
 	prefixes, err := plan.ParseNetworks(spec.Network.KubePodsCIDR)
 	if err != nil {
@@ -156,7 +161,8 @@ func flannelNetwork(spec *clusterv1alpha1.Provision) (string, error) {
 	return string(content), nil
 }
 
-// byFamily returns the IPv4 and the IPv6 network. A missing one is invalid (netip.Prefix.IsValid).
+// byFamily returns the IPv4 and the IPv6 network among prefixes. A network that prefixes lack is
+// the zero Prefix, which is not valid.
 func byFamily(prefixes []netip.Prefix) (v4, v6 netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Addr().Is4() {

@@ -1,17 +1,6 @@
 package addon
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"io"
-	"io/fs"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +11,9 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
+
+// webChart is a chart with hooks, a CustomResourceDefinition and a random password.
+const webChart = "../../chart/testdata/charts/web"
 
 func names(g Group) []string {
 	var all []string
@@ -37,7 +29,7 @@ func webAddon(c clusterv1alpha1.Chart) func(*Input) {
 
 func TestChartObjects(t *testing.T) {
 	g := mustObjects(t, input(webAddon(clusterv1alpha1.Chart{
-		Path: "testdata/charts/web", Values: &apiextensionsv1.JSON{Raw: []byte(`{"replicas": 3}`)},
+		Path: webChart, Values: &apiextensionsv1.JSON{Raw: []byte(`{"replicas": 3}`)},
 	})))["addon-web"]
 	want := []string{
 		"ConfigMap before-1", "ConfigMap before-2", "CustomResourceDefinition gadgets.web.example.org",
@@ -60,7 +52,7 @@ func TestChartObjects(t *testing.T) {
 func TestChartDigest(t *testing.T) {
 	secret := func(values string) (digest string, password any) {
 		g := mustObjects(t, input(webAddon(clusterv1alpha1.Chart{
-			Path: "testdata/charts/web", Values: &apiextensionsv1.JSON{Raw: []byte(values)},
+			Path: webChart, Values: &apiextensionsv1.JSON{Raw: []byte(values)},
 		})))["addon-web"]
 		o := find(t, g, "Secret", "web")
 		return o.GetAnnotations()[digestAnnotation], at(t, o, "stringData", "password")
@@ -75,135 +67,6 @@ func TestChartDigest(t *testing.T) {
 	}
 	if changed, _ := secret(`{"message": "bye"}`); changed == digest {
 		t.Error("another user has the same digest")
-	}
-}
-
-// repository serves charts/web in several versions. edit may change the index and the archive.
-func repository(t *testing.T, edit func(index string, archive []byte) (string, []byte)) *httptest.Server {
-	t.Helper()
-	archive := packed(t, "testdata/charts/web")
-	sum := sha256.Sum256(archive)
-	index := fmt.Sprintf(`
-apiVersion: v1
-entries:
-  web:
-  - {version: 2.0.0-rc.1, urls: [missing.tgz]}
-  - {version: 1.10.0, urls: [files/web.tgz], digest: %[1]s}
-  - {version: 1.9.0, urls: [missing.tgz]}
-  - {version: v1.2.0, urls: ["files/web.tgz"], digest: "sha256:%[1]s"}
-  - {version: 1.1.0, urls: []}
-`, hex.EncodeToString(sum[:]))
-	index, archive = edit(index, archive)
-	mux := http.NewServeMux()
-	serve := func(content []byte) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) }
-	}
-	mux.HandleFunc("/charts/index.yaml", serve([]byte(index)))
-	mux.HandleFunc("/charts/files/web.tgz", serve(archive))
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server
-}
-
-func packed(t *testing.T, dir string) []byte {
-	t.Helper()
-	var content bytes.Buffer
-	zipped := gzip.NewWriter(&content)
-	archive := tar.NewWriter(zipped)
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		name, _ := filepath.Rel(filepath.Dir(dir), path)
-		if err := archive.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(b))}); err != nil {
-			return err
-		}
-		_, err = archive.Write(b)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := zipped.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return content.Bytes()
-}
-
-func fetch(ctx context.Context, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return io.ReadAll(response.Body)
-}
-
-func TestChartFromRepository(t *testing.T) {
-	same := func(index string, archive []byte) (string, []byte) { return index, archive }
-	cases := map[string]struct {
-		edit  func(string, []byte) (string, []byte)
-		chart clusterv1alpha1.Chart
-		err   string
-	}{
-		"Version":        {same, clusterv1alpha1.Chart{Name: "web", Version: "1.2.0"}, ""},
-		"VersionWithV":   {same, clusterv1alpha1.Chart{Name: "web", Version: "v1.10.0"}, ""},
-		"Newest":         {same, clusterv1alpha1.Chart{Name: "web"}, ""},
-		"UnknownVersion": {same, clusterv1alpha1.Chart{Name: "web", Version: "3.0.0"}, "no version 3.0.0 of chart web: it has 2.0.0-rc.1, 1.10.0"},
-		"UnknownChart":   {same, clusterv1alpha1.Chart{Name: "db"}, "no chart db"},
-		"NoName":         {same, clusterv1alpha1.Chart{}, "chart.name is missing"},
-		"NoURL":          {same, clusterv1alpha1.Chart{Name: "web", Version: "1.1.0"}, "no URL of chart web 1.1.0"},
-		"Missing":        {same, clusterv1alpha1.Chart{Name: "web", Version: "1.9.0"}, "missing.tgz: 404"},
-		"BadDigest": {
-			func(index string, archive []byte) (string, []byte) { return index, append(archive, 0) },
-			clusterv1alpha1.Chart{Name: "web"},
-			"a mirror of it is broken",
-		},
-		"BadIndex": {
-			func(_ string, archive []byte) (string, []byte) { return "<html>", archive },
-			clusterv1alpha1.Chart{Name: "web"},
-			"parse index",
-		},
-		"BadArchive": {
-			func(index string, _ []byte) (string, []byte) {
-				return strings.ReplaceAll(index, "digest:", "was:"), []byte("<html>")
-			},
-			clusterv1alpha1.Chart{Name: "web"},
-			"load chart web",
-		},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			tc.chart.Repo = repository(t, tc.edit).URL + "/charts"
-			in := input(webAddon(tc.chart))
-			in.Fetch = fetch
-			in.Local = false
-			groups, err := Objects(t.Context(), in)
-			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("got error %v, want one with %q", err, tc.err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			find(t, groups[len(groups)-1], "Deployment", "web")
-		})
 	}
 }
 

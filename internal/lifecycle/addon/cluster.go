@@ -22,20 +22,23 @@ import (
 )
 
 const (
-	// FieldManager is the field manager for applied objects.
+	// FieldManager is the field manager of objects that this package applies.
 	FieldManager = "orrery-lifecycle"
-	// callTimeout bounds one request, so that a request to a dead API server is soon retried at
-	// another.
+	// callTimeout limits one request. A request to an API server that does not answer is then soon
+	// retried at another one.
 	callTimeout = 15 * time.Second
 )
 
-// cluster is the connection to a cluster. Its methods retry while the API server is unavailable,
-// until ctx ends.
+// cluster is the client of the API server of a built cluster. Its methods retry until ctx ends if
+// the API server is unavailable, or refuses a request that may succeed later. transient says which
+// errors these are. It may be used from several goroutines.
 type cluster struct {
 	client client.Client
 	writer manifest.Client
 }
 
+// connect returns the cluster for a client configuration, which it does not change. It sends no
+// request.
 func connect(cfg *rest.Config) (*cluster, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = FieldManager
@@ -60,8 +63,9 @@ func connect(cfg *rest.Config) (*cluster, error) {
 	return &cluster{client: c, writer: w}, nil
 }
 
-// resolve returns the reference of an object as the API server sees it: with a namespace only if
-// its kind has one.
+// resolve returns the identity of an object as the API server sees it: with a namespace only if its
+// kind is namespaced. namespace is the default. With an error, such as an unknown kind, it returns
+// what refOf returns.
 func (c *cluster) resolve(ctx context.Context, o *unstructured.Unstructured, namespace string) (ref, error) {
 	r := refOf(o, namespace)
 	gvk := o.GroupVersionKind()
@@ -79,7 +83,9 @@ func (c *cluster) resolve(ctx context.Context, o *unstructured.Unstructured, nam
 	return r, nil
 }
 
-// apply applies an object and returns the result. With dry, the API server stores nothing.
+// apply applies an object with server-side apply and returns the stored object. It takes over
+// fields that other managers set. If dry is true, it is a dry run, and the API server stores
+// nothing.
 func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, dry bool) (*unstructured.Unstructured, error) {
 	var result *unstructured.Unstructured
 	err := retry(ctx, func() error {
@@ -93,7 +99,8 @@ func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, dry b
 	return result, err
 }
 
-// get reads an object into o. It returns false if there is none.
+// get reads an object into o, which must be empty. It returns false, without an error, if the
+// object does not exist.
 func (c *cluster) get(ctx context.Context, o client.Object, namespace, name string) (bool, error) {
 	err := retry(ctx, func() error {
 		return client.IgnoreNotFound(c.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o))
@@ -101,12 +108,13 @@ func (c *cluster) get(ctx context.Context, o client.Object, namespace, name stri
 	return err == nil && o.GetUID() != "", err
 }
 
+// list lists objects into l.
 func (c *cluster) list(ctx context.Context, l client.ObjectList, options ...client.ListOption) error {
 	return retry(ctx, func() error { return c.client.List(ctx, l, options...) })
 }
 
-// metadata lists the metadata of all objects of a kind that belong to a group. It is empty if the
-// API server does not have the kind.
+// metadata lists the metadata of all objects of a kind that have the label of a group, of any
+// group. It is nil if the API server does not have the kind.
 func (c *cluster) metadata(ctx context.Context, gvk schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
 	l := &metav1.PartialObjectMetadataList{}
 	l.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -120,7 +128,8 @@ func (c *cluster) metadata(ctx context.Context, gvk schema.GroupVersionKind) ([]
 	return l.Items, nil
 }
 
-// remove deletes an object with the UID of o. It ignores an object that is gone.
+// remove deletes an object if the UID in the cluster is still that of o. It does not wait until the
+// object is gone. An object that does not exist is no error.
 func (c *cluster) remove(ctx context.Context, o client.Object) error {
 	uid := o.GetUID()
 	return retry(ctx, func() error {
@@ -129,8 +138,8 @@ func (c *cluster) remove(ctx context.Context, o client.Object) error {
 	})
 }
 
-// retry calls f until it succeeds, fails with a permanent error, or ctx ends. After the end of ctx
-// it returns the last error that is not about ctx.
+// retry calls f, with growing pauses, until it succeeds, fails with a permanent error, or ctx ends.
+// If ctx ends, it returns the last error that is not about ctx, together with the cause of ctx.
 func retry(ctx context.Context, f func() error) error {
 	wait := 50 * time.Millisecond
 	var last error
@@ -151,8 +160,9 @@ func retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// transient reports whether the same request may succeed later. The API server may be down,
-// starting or busy, or a webhook may not run yet. An invalid certificate is permanent.
+// transient reports whether err is one after which the same request may succeed later. The API
+// server may be down, starting or busy, or a webhook may not run yet. An invalid certificate is
+// permanent.
 func transient(err error) bool {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
@@ -166,8 +176,9 @@ func transient(err error) bool {
 	return request || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// notServedYet reports whether a new API server will soon have the object: one of its own
-// namespaces, or the path of a custom resource that another API server serves already.
+// notServedYet reports whether a "not found" error may be due to a new API server. Such a server
+// may lack a namespace that it will create itself, or a custom resource that another API server
+// serves already. Every "not found" that names no object counts.
 func notServedYet(s metav1.Status) bool {
 	if s.Reason != metav1.StatusReasonNotFound {
 		return false

@@ -12,19 +12,20 @@ import (
 )
 
 const (
-	// digestAnnotation has the digest of the applied object. If it equals that of the new object, and
-	// the object was not changed since, Apply does nothing.
+	// digestAnnotation has the digest of the object as it was applied. If the digest of the object to
+	// apply is the same, and nobody has changed the object since, Apply does not write it.
 	digestAnnotation = "lifecycle.orrery.dev/digest"
-	// groupLabel names the group of an object.
+	// groupLabel is the label of all applied objects with the name of their group.
 	groupLabel = "lifecycle.orrery.dev/group"
 	// managedByLabel has the value managedBy on all applied objects.
 	managedByLabel, managedBy = "app.kubernetes.io/managed-by", "orrery"
 )
 
-// digestOf returns the digest of plain data. JSON sorts the keys of maps.
+// digestOf returns the digest of a JSON value, as 32 hexadecimal digits. It panics if value cannot
+// be encoded.
 func digestOf(value any) string {
 	content, err := json.Marshal(value)
-	if err != nil { // it came from JSON
+	if err != nil { // cannot happen: value is made of JSON values
 		panic(fmt.Sprintf("marshal %T: %v", value, err))
 	}
 	sum := sha256.Sum256(content)
@@ -37,6 +38,7 @@ func digestOfBytes(content []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
+// setDigest sets the annotation with the digest of an object.
 func setDigest(o *unstructured.Unstructured, digest string) {
 	annotations := maps.Clone(o.GetAnnotations())
 	if annotations == nil {
@@ -46,7 +48,8 @@ func setDigest(o *unstructured.Unstructured, digest string) {
 	o.SetAnnotations(annotations)
 }
 
-// labelled returns a copy of an object with the labels of Orrery and the group, and its digest.
+// labelled returns a copy of an object with the labels of Orrery and of the group, and with its
+// digest. A digest that the object has already stays.
 func labelled(o *unstructured.Unstructured, group string) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	if o.GetAnnotations()[digestAnnotation] == "" {
@@ -61,8 +64,9 @@ func labelled(o *unstructured.Unstructured, group string) *unstructured.Unstruct
 	return o
 }
 
-// fingerprint changes with each change of an object's spec. It uses the generation if there is one,
-// because the resource version also changes with the status.
+// fingerprint returns a text that changes with each change of an object's spec, and when the object
+// is created again. It uses the generation if the object has one, because the resource version also
+// changes with the status.
 func fingerprint(o metav1.Object) string {
 	if o.GetGeneration() > 0 {
 		return fmt.Sprintf("%s/g%d", o.GetUID(), o.GetGeneration())

@@ -8,8 +8,11 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Rewrite returns the reference from which an image is pulled. With a private registry, that is the
-// same path there. The namespace override replaces the first part of the path.
+// Rewrite returns the reference from which hosts pull an image. With a private registry this is the
+// same path in that registry. If the registry has a namespace override, it replaces the first part
+// of a path with several parts.
+//
+// The reference stays as it is if there is no private registry, or if it already names that.
 func Rewrite(ref string, r clusterv1alpha1.Registry) string {
 	if r.PrivateRegistry == "" || ref == "" || strings.HasPrefix(ref, r.PrivateRegistry+"/") {
 		return ref
@@ -29,13 +32,14 @@ func Rewrite(ref string, r clusterv1alpha1.Registry) string {
 	return r.PrivateRegistry + "/" + path
 }
 
-// isRegistry reports whether the first part of a reference is a host, by the rule of container
-// runtimes.
+// isRegistry reports whether the first part of an image reference is the host of a registry, by the
+// rule of container runtimes.
 func isRegistry(first string) bool {
 	return strings.ContainsAny(first, ".:") || first == "localhost"
 }
 
-// rewriteImages rewrites the images of a workload's pods.
+// rewriteImages replaces the images in the pods of a workload by those of the private registry, in
+// place. It does nothing for other objects, or without a private registry.
 func rewriteImages(o *unstructured.Unstructured, r clusterv1alpha1.Registry) {
 	if r.PrivateRegistry == "" {
 		return
@@ -47,8 +51,8 @@ func rewriteImages(o *unstructured.Unstructured, r clusterv1alpha1.Registry) {
 	}
 }
 
-// containersOf returns the init containers and containers of a workload's pods. It is empty for
-// other objects.
+// containersOf returns the init containers and containers in the pods of a workload. They are the
+// maps in o itself, so that changes of them change o. The result is nil for other objects.
 func containersOf(o *unstructured.Unstructured) []map[string]any {
 	spec := podSpecOf(o)
 	var all []map[string]any
@@ -63,7 +67,8 @@ func containersOf(o *unstructured.Unstructured) []map[string]any {
 	return all
 }
 
-// podSpecOf returns the spec of a workload's pods, or nil.
+// podSpecOf returns the pod spec in a Pod, Deployment, DaemonSet, StatefulSet, Job or CronJob, as
+// the map in o itself. It is nil for other objects.
 func podSpecOf(o *unstructured.Unstructured) map[string]any {
 	var path []string
 	switch gk := kindOf(o); {

@@ -42,7 +42,7 @@ func TestRewrite(t *testing.T) {
 func TestImagesOfGroups(t *testing.T) {
 	groups := mustObjects(t, input(func(in *Input) {
 		in.Spec.Registry.PrivateRegistry = "hub.example"
-		in.Spec.Addons = []clusterv1alpha1.Addon{{Name: "web", Chart: &clusterv1alpha1.Chart{Path: "testdata/charts/web"}}}
+		in.Spec.Addons = []clusterv1alpha1.Addon{{Name: "web", Chart: &clusterv1alpha1.Chart{Path: webChart}}}
 	}))
 	var got []string
 	for _, name := range []string{"dns", "network", "addon-web"} {

@@ -16,30 +16,34 @@ import (
 )
 
 const (
-	// inventoryPrefix plus the name of a group is the name of the ConfigMap with its inventory.
+	// inventoryPrefix and the name of a group make the name of the ConfigMap with the group's
+	// inventory.
 	inventoryPrefix = "orrery-lifecycle-"
-	// inventoryLabel marks these ConfigMaps. Its value is the group.
+	// inventoryLabel is the label of ConfigMaps with inventories. Its value is the name of the group.
 	inventoryLabel = "lifecycle.orrery.dev/inventory"
-	inventoryKey   = "objects"
+	// inventoryKey is the key of the inventory in its ConfigMap.
+	inventoryKey = "objects"
 )
 
-// inventory has the applied objects of a group.
+// inventory lists the applied objects of a group, so that Prune finds those that the group no
+// longer has. An object is listed from before its creation until it is pruned.
 type inventory map[ref]record
 
-// record describes an object when it was applied last. Both fields are empty until the first apply
+// record describes a listed object as it was applied last. Both fields are "" until the first apply
 // has succeeded.
 type record struct {
 	Digest      string `json:"digest,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// line is an entry in its stored form.
+// line is an entry of an inventory as the ConfigMap stores it.
 type line struct {
 	ref
 	record
 }
 
-// inventories reads the inventories, by group.
+// inventories reads the inventories of all groups in the cluster, by group. It returns an error if
+// one of them cannot be parsed.
 func (c *cluster) inventories(ctx context.Context) (map[string]inventory, error) {
 	var found corev1.ConfigMapList
 	if err := c.list(ctx, &found, client.InNamespace(metav1.NamespaceSystem), client.HasLabels{inventoryLabel}); err != nil {
@@ -61,7 +65,7 @@ func (c *cluster) inventories(ctx context.Context) (map[string]inventory, error)
 	return all, nil
 }
 
-// save stores the inventory of a group, or deletes it if it is empty.
+// save stores the inventory of a group. It deletes the stored inventory if inv is empty.
 func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
 	named := func(data map[string]string) *unstructured.Unstructured {
 		return configMap(metav1.NamespaceSystem, inventoryPrefix+group, map[string]string{managedByLabel: managedBy, inventoryLabel: group}, data)
@@ -87,12 +91,14 @@ func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
 	return nil
 }
 
-// compare orders references by group, kind, namespace and name.
+// compare returns the order of two object identities, as strings.Compare does: by group, kind,
+// namespace and name.
 func (r ref) compare(other ref) int {
 	return cmp.Or(strings.Compare(r.Group, other.Group), strings.Compare(r.Kind, other.Kind),
 		strings.Compare(r.Namespace, other.Namespace), strings.Compare(r.Name, other.Name))
 }
 
+// clone returns a copy. It is empty, and not nil, if inv is nil.
 func (inv inventory) clone() inventory {
 	if inv == nil {
 		return inventory{}

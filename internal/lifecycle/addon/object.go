@@ -6,7 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ref identifies an object. It has no version, because an object is the same in all versions.
+// ref identifies an object in the cluster. It has no version, because an object is the same in all
+// versions of its kind.
 type ref struct {
 	Group     string `json:"group,omitempty"`
 	Kind      string `json:"kind"`
@@ -14,7 +15,8 @@ type ref struct {
 	Name      string `json:"name"`
 }
 
-// String returns the name of the object in messages.
+// String returns the kind and the name of the object for messages, such as "ConfigMap
+// kube-system/coredns".
 func (r ref) String() string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name
@@ -24,9 +26,9 @@ func (r ref) String() string {
 
 func (r ref) groupKind() schema.GroupKind { return schema.GroupKind{Group: r.Group, Kind: r.Kind} }
 
-// refOf returns the reference of an object, with namespace as the default. It knows the
-// cluster-scoped kinds of Kubernetes. For other kinds only the API server knows the scope, see
-// resolve.
+// refOf returns the identity of an object. namespace is for objects that name none. refOf knows
+// that some kinds of Kubernetes are cluster-scoped. For other kinds only the API server knows the
+// scope, see cluster.resolve.
 func refOf(o *unstructured.Unstructured, namespace string) ref {
 	gk := kindOf(o)
 	r := ref{Group: gk.Group, Kind: gk.Kind, Namespace: o.GetNamespace(), Name: o.GetName()}
@@ -41,7 +43,7 @@ func refOf(o *unstructured.Unstructured, namespace string) ref {
 
 func kindOf(o *unstructured.Unstructured) schema.GroupKind { return o.GroupVersionKind().GroupKind() }
 
-// Kinds with a handling of their own.
+// Kinds that are applied in another order than others, or in another way.
 var (
 	kindNamespace  = schema.GroupKind{Kind: "Namespace"}
 	kindCRD        = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
@@ -51,6 +53,7 @@ var (
 	kindValidating = schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration"}
 )
 
+// clusterScoped are the cluster-scoped kinds that refOf knows.
 var clusterScoped = map[schema.GroupKind]bool{
 	kindNamespace:  true,
 	kindCRD:        true,
@@ -61,12 +64,13 @@ var clusterScoped = map[schema.GroupKind]bool{
 	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRoleBinding"}: true,
 }
 
+// isWorkload reports whether an object is a Deployment, DaemonSet or StatefulSet.
 func isWorkload(o *unstructured.Unstructured) bool {
 	gk := kindOf(o)
 	return gk.Group == appsv1.GroupName && (gk.Kind == "Deployment" || gk.Kind == "DaemonSet" || gk.Kind == "StatefulSet")
 }
 
-// configMap returns a ConfigMap.
+// configMap returns a ConfigMap as an object to apply.
 func configMap(namespace, name string, labels, data map[string]string) *unstructured.Unstructured {
 	content := make(map[string]any, len(data))
 	for key, value := range data {

@@ -15,21 +15,24 @@ import (
 )
 
 // Observe returns what Apply and Prune would change, such as "change ConfigMap
-// kube-system/coredns". It changes nothing. Without changes by others it costs one request for each
-// kind, not for each object. While the API server is unavailable, Observe retries until ctx ends.
+// kube-system/coredns". The verbs are add, change and remove. groups must be all groups of the
+// cluster, as for Prune. Observe changes nothing. While the API server is unavailable, it retries
+// until ctx ends.
+//
+// If nobody else has changed objects, it sends one request for each kind and not for each object.
 func Observe(ctx context.Context, cfg *rest.Config, groups []Group) (changes []string, err error) {
 	c, err := connect(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.survey(ctx, groups)
+	s, err := c.inspect(ctx, groups)
 	if err != nil {
-		return nil, fmt.Errorf("look at what is there: %w", err)
+		return nil, fmt.Errorf("read the objects in the cluster: %w", err)
 	}
 	for _, g := range groups {
 		for _, o := range g.Objects {
 			o = labelled(o, g.Name)
-			// The kind may be new with this group.
+			// An unknown kind is no error: the group itself may install its definition.
 			r, err := c.resolve(ctx, o, g.Namespace)
 			if err != nil && !meta.IsNoMatchError(err) {
 				return nil, fmt.Errorf("look at %s: %w", r, err)
@@ -60,26 +63,31 @@ func Observe(ctx context.Context, cfg *rest.Config, groups []Group) (changes []s
 	return changes, nil
 }
 
-// verdict is the effect of applying an object.
+// verdict is what applying an object would do to the object in the cluster.
 type verdict string
 
 const (
+	// same means that the object in the cluster is as applied, add that it is missing, and change that
+	// applying changes it.
 	same   verdict = "same"
 	add    verdict = "add"
 	change verdict = "change"
-	// touched means that somebody has changed the object since, perhaps outside of the applied fields.
+	// touched means that somebody may have changed the object since it was applied, perhaps in other
+	// fields. compare finds out whether it is same or change.
 	touched verdict = "touched"
 )
 
-// state is the state of a cluster: all objects with a group's label, of the kinds of the groups,
-// and the inventories.
+// state is what inspect has read from a cluster. inventories are those of all groups, by group.
+// live has the metadata of the objects with the label of a group, of the kinds that the inspected
+// groups have.
 type state struct {
 	inventories map[string]inventory
 	live        map[ref]*metav1.PartialObjectMetadata
 }
 
-// survey reads the state that matters to groups.
-func (c *cluster) survey(ctx context.Context, groups []Group) (*state, error) {
+// inspect reads the inventories of all groups in the cluster, and the metadata of labelled objects
+// of all kinds that the given groups have.
+func (c *cluster) inspect(ctx context.Context, groups []Group) (*state, error) {
 	s := &state{live: map[ref]*metav1.PartialObjectMetadata{}}
 	var err error
 	if s.inventories, err = c.inventories(ctx); err != nil {
@@ -112,14 +120,15 @@ func (c *cluster) survey(ctx context.Context, groups []Group) (*state, error) {
 	return s, each.Wait()
 }
 
-// judge compares an object of a group with the live object and the inventory.
+// judge returns what applying an object of a group would do, from what inspect has read. A Job that
+// was applied in this form and is gone is same, because it has run and may have been cleaned up.
 func (s *state) judge(it item, group string) verdict {
 	digest := it.object.GetAnnotations()[digestAnnotation]
 	was := s.inventories[group][it.ref]
 	live, there := s.live[it.ref]
 	switch {
 	case !there && it.ref.groupKind() == kindJob && was.Digest == digest:
-		return same // it has run, and may have been cleaned up
+		return same // the Job has run, and may have been cleaned up
 	case !there:
 		return add
 	case live.Annotations[digestAnnotation] != digest, live.Labels[groupLabel] != group:
@@ -131,7 +140,8 @@ func (s *state) judge(it item, group string) verdict {
 	}
 }
 
-// compare asks the API server in a dry run whether applying an object would change it.
+// compare reports, by a dry run at the API server, whether applying an object would change it. The
+// result is same or change, or "" with an error.
 func (c *cluster) compare(ctx context.Context, it item) (verdict, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(it.object.GroupVersionKind())

@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Network plugins with values or changes of their own.
+// Names of network plugins that this package treats in a special way.
 const (
 	pluginFlannel = "flannel"
 	pluginCalico  = "calico"
@@ -25,8 +25,11 @@ const (
 	pluginNone    = "none"
 )
 
-// networkGroup returns the network plugin: the manifest or chart of the spec, else that of the
-// catalog, or the built-in one for flannel. It is empty if the user installs the network.
+// networkGroup returns the group network, with the network plugin of the spec. Its source is the
+// manifest or chart in the spec, else that of the catalog, or the built-in manifest of flannel.
+//
+// The group is empty if the plugin is none and the spec has no source. If there is no source for
+// another plugin, it returns an error.
 func networkGroup(ctx context.Context, in Input) (Group, error) {
 	network := in.Spec.Network
 	chart, manifest := network.Chart, network.Manifest
@@ -77,8 +80,8 @@ func networkGroup(ctx context.Context, in Input) (Group, error) {
 	return g, nil
 }
 
-// pluginValues returns the values for a plugin's chart that follow from the spec. Values of the
-// spec have precedence.
+// pluginValues returns the values that Orrery sets for the chart of a network plugin. Values in the
+// spec have precedence over them. It is nil for plugins other than Cilium and Kube-OVN.
 func pluginValues(in Input) (map[string]any, error) {
 	pods, err := plan.ParseNetworks(in.Spec.Network.KubePodsCIDR)
 	if err != nil {
@@ -98,8 +101,9 @@ func pluginValues(in Input) (map[string]any, error) {
 	}
 }
 
-// ciliumValues makes Cilium use the network of each node's Node object. A job in the cluster makes
-// the certificates of Hubble. The chart would make new ones at each apply.
+// ciliumValues returns the values that Orrery sets for Cilium's chart. pods are the networks of
+// pods. The values make Cilium use the pod network in each Node object. They also let a job in the
+// cluster make the certificates of Hubble, since the chart would make new ones at each apply.
 func ciliumValues(in Input, pods []netip.Prefix) (map[string]any, error) {
 	v4, v6 := byFamily(pods)
 	values := map[string]any{
@@ -121,9 +125,9 @@ func ciliumValues(in Input, pods []netip.Prefix) (map[string]any, error) {
 	return values, nil
 }
 
-// kubeOVNValues returns the values for Kube-OVN's chart, which has a section for each stack. It
-// names the control planes, because the chart would look them up in the cluster, where there may be
-// none yet.
+// kubeOVNValues returns the values that Orrery sets for Kube-OVN's chart. pods and services are the
+// networks of pods and Services. The values name the control planes, because the chart would look
+// for their nodes in the cluster, which may have none yet.
 func kubeOVNValues(in Input, pods, services []netip.Prefix) map[string]any {
 	stack := "dual_stack"
 	if len(pods) == 1 {
@@ -146,8 +150,9 @@ func kubeOVNValues(in Input, pods, services []netip.Prefix) map[string]any {
 	}
 }
 
-// adaptCalico sets what Calico's manifest leaves to the user: the networks of pods, and how rules
-// are written.
+// adaptCalico sets values that Calico's manifest leaves to the user: the networks of pods, and
+// whether rules are written with nftables. Without kube-proxy it enables eBPF, and adds the
+// ConfigMap with the address of the API server.
 func adaptCalico(g *Group, in Input) error {
 	pods, err := plan.ParseNetworks(in.Spec.Network.KubePodsCIDR)
 	if err != nil {
@@ -176,7 +181,8 @@ func adaptCalico(g *Group, in Input) error {
 		if err != nil {
 			return err
 		}
-		// Pods outside of the host's network read this, too, so it cannot be the node's load balancer.
+		// Pods with a network of their own read this ConfigMap, too. The address therefore cannot be that
+		// of the load balancer on the node, which only pods on the host's network reach.
 		g.Objects = append(g.Objects, configMap(metav1.NamespaceSystem, "kubernetes-services-endpoint", nil,
 			map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}))
 	}
@@ -197,7 +203,8 @@ func adaptCalico(g *Group, in Input) error {
 	return nil
 }
 
-// setEnv sets variables of a container, and replaces those with the same name.
+// setEnv sets environment variables of a container, in place. It replaces variables with the same
+// name, and adds the new values at the end.
 func setEnv(container map[string]any, values map[string]string) {
 	old, _ := container["env"].([]any)
 	env := make([]any, 0, len(old)+len(values))
@@ -214,8 +221,9 @@ func setEnv(container map[string]any, values map[string]string) {
 	container["env"] = env
 }
 
-// calicoFamilies makes Calico's CNI plugin assign addresses of the families of the pods' networks.
-// The configuration has placeholders, but is JSON apart from them.
+// calicoFamilies changes the ConfigMap calico-config, so that Calico's CNI plugin assigns IPv6
+// addresses to pods, and IPv4 addresses only if v4 is true. The configuration in it has
+// placeholders, but is JSON apart from them.
 func calicoFamilies(o *unstructured.Unstructured, v4 bool) error {
 	const key = "cni_network_config"
 	text, _, err := unstructured.NestedString(o.Object, "data", key)

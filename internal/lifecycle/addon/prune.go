@@ -11,14 +11,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// keepAnnotation with keepValue is Helm's mark for objects that outlive their chart.
+// keepAnnotation with the value keepValue is set by charts on objects that must outlive the chart.
 const keepAnnotation, keepValue = "helm.sh/resource-policy", "keep"
 
-// Prune removes applied objects that are in none of the groups, and returns their names. groups
+// Prune deletes applied objects that the groups no longer have, and returns their names, such as
+// "ConfigMap kube-system/coredns", also with an error. It does not wait until they are gone. groups
 // must be all groups of the cluster: a missing group is removed completely.
 //
-// It keeps namespaces and custom resource definitions, because objects of others would be deleted
-// with them. It also keeps objects that a chart marks, and objects without the label of the group.
+// Prune keeps namespaces and custom resource definitions, because other objects would be deleted
+// with them. It also keeps objects with keepAnnotation, and objects without the label of their
+// group. It removes kept and deleted objects from the inventories.
 func Prune(ctx context.Context, cfg *rest.Config, groups []Group) (removed []string, err error) {
 	c, err := connect(cfg)
 	if err != nil {
@@ -45,13 +47,15 @@ func Prune(ctx context.Context, cfg *rest.Config, groups []Group) (removed []str
 	return removed, c.forget(ctx, inventories, wanted)
 }
 
-// leftover is an applied object that is in no group any more.
+// leftover is an object in the cluster that was applied for a group and that the group no longer
+// has.
 type leftover struct {
 	ref  ref
 	live *metav1.PartialObjectMetadata
 }
 
-// stale returns what Prune removes, in the order of removal: by group, kinds in reverse order.
+// stale returns the objects that Prune deletes, in the order of deletion: by group, and within a
+// group in the reverse order of ref.compare. wanted are the objects that each group has now.
 func (c *cluster) stale(ctx context.Context, inventories map[string]inventory, wanted map[string]refs) ([]leftover, error) {
 	var all []leftover
 	for _, group := range sortedKeys(inventories) {
@@ -72,16 +76,17 @@ func (c *cluster) stale(ctx context.Context, inventories map[string]inventory, w
 	return all, nil
 }
 
-// refs is a set of objects.
+// refs is a set of object identities.
 type refs map[ref]bool
 
-// wanted returns the objects of each group.
+// wanted returns the identities of the objects of each group, by the name of the group, as the API
+// server sees them.
 func (c *cluster) wanted(ctx context.Context, groups []Group) (map[string]refs, error) {
 	all := make(map[string]refs, len(groups))
 	for _, g := range groups {
 		all[g.Name] = make(refs, len(g.Objects))
 		for _, o := range g.Objects {
-			// A kind that the API server does not have has no objects to remove.
+			// An unknown kind is no error: the cluster has no objects of that kind to remove.
 			r, err := c.resolve(ctx, o, g.Namespace)
 			if err != nil && !meta.IsNoMatchError(err) {
 				return nil, fmt.Errorf("look at %s: %w", r, err)
@@ -92,8 +97,9 @@ func (c *cluster) wanted(ctx context.Context, groups []Group) (map[string]refs, 
 	return all, nil
 }
 
-// owned returns an object that exists, has the label of the group, is not marked to be kept, and is
-// not being deleted. Otherwise it returns nil.
+// owned returns the metadata of an object that Prune may delete. Such an object exists, has the
+// label of the group, has no keepAnnotation, and is not being deleted. Otherwise owned returns nil,
+// also if the API server does not have the kind.
 func (c *cluster) owned(ctx context.Context, r ref, group string) (*metav1.PartialObjectMetadata, error) {
 	var mapping *meta.RESTMapping
 	err := retry(ctx, func() (err error) {
@@ -116,7 +122,8 @@ func (c *cluster) owned(ctx context.Context, r ref, group string) (*metav1.Parti
 	return live, nil
 }
 
-// forget removes objects that are in no group from the inventories.
+// forget removes objects that no group has any more from the inventories in the cluster. It deletes
+// an inventory that is empty then. wanted are the objects that each group has now.
 func (c *cluster) forget(ctx context.Context, inventories map[string]inventory, wanted map[string]refs) error {
 	for _, group := range sortedKeys(inventories) {
 		inv := inventories[group].clone()

@@ -18,30 +18,34 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Ready waits until all readiness checks of a group succeed, or ctx ends. The error then says what
-// is not ready, and the reason from pods and events.
+// Ready waits until all workloads in g.ReadinessChecks are ready, one after the other, or ctx ends.
+// If ctx ends, the error says which workload is not ready, with the reason from its pods and
+// events. Reading these may take 15 seconds more. Other errors, such as missing rights, end the
+// wait at once.
 //
 // A Deployment is ready when only pods of the applied version run, and enough of them are
-// available. For a DaemonSet this must be true on each node, except for nodes without contact to
-// their kubelet. A dead host therefore does not block the others.
+// available. A StatefulSet is ready when all its pods are available. A DaemonSet must have an
+// available pod on each node whose kubelet has contact to the API server. A dead host therefore
+// does not block the others.
 func Ready(ctx context.Context, cfg *rest.Config, g Group) error {
 	c, err := connect(cfg)
 	if err != nil {
 		return err
 	}
-	for _, gate := range g.Gates {
-		if gate.Namespace == "" {
-			gate.Namespace = g.Namespace
+	for _, check := range g.ReadinessChecks {
+		if check.Namespace == "" {
+			check.Namespace = g.Namespace
 		}
-		if err := c.pass(ctx, gate); err != nil {
-			return fmt.Errorf("%s %s/%s: %w", gate.Kind, gate.Namespace, gate.Name, err)
+		if err := c.pass(ctx, check); err != nil {
+			return fmt.Errorf("%s %s/%s: %w", check.Kind, check.Namespace, check.Name, err)
 		}
 	}
 	return nil
 }
 
-// pass waits until a readiness check succeeds.
-func (c *cluster) pass(ctx context.Context, g Gate) error {
+// pass waits until the workload of one readiness check is ready. If ctx ends before, the error has
+// the reason, as Ready describes.
+func (c *cluster) pass(ctx context.Context, g ReadinessCheck) error {
 	var last workload
 	for {
 		w, err := c.look(ctx, g)
@@ -59,7 +63,7 @@ func (c *cluster) pass(ctx context.Context, g Gate) error {
 			break
 		}
 	}
-	// Take a moment more to find the reason, although the time is up.
+	// Find the reason for the error with a new context, although ctx has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	why := []error{errors.New(last.why)}
@@ -74,14 +78,17 @@ func (c *cluster) pass(ctx context.Context, g Gate) error {
 
 // workload is the last observed state of a workload.
 type workload struct {
+	// object is the workload as read from the API server, and selector selects its pods.
 	object   client.Object
 	selector *metav1.LabelSelector
-	// why is the reason why it is not ready, or empty.
+	// why is the reason why it is not ready, or empty if it is ready.
 	why string
 }
 
-// look reads the workload of a readiness check.
-func (c *cluster) look(ctx context.Context, g Gate) (workload, error) {
+// look reads the workload of a readiness check and judges its state. A workload that does not exist
+// is not ready, without an error. A check of another kind than Deployment, StatefulSet and
+// DaemonSet is an error.
+func (c *cluster) look(ctx context.Context, g ReadinessCheck) (workload, error) {
 	switch g.Kind {
 	case "Deployment":
 		o := &appsv1.Deployment{}
@@ -96,12 +103,13 @@ func (c *cluster) look(ctx context.Context, g Gate) (workload, error) {
 			return o.Spec.Selector, daemonSetWhy(o, silent, g.Nodes), err
 		})
 	default:
-		return workload{}, fmt.Errorf("a gate is a Deployment, a DaemonSet or a StatefulSet, and not a %s", g.Kind)
+		return workload{}, fmt.Errorf("a readiness check is for a Deployment, a DaemonSet or a StatefulSet, and not for a %s", g.Kind)
 	}
 }
 
-// see reads a workload, and calls judge if it exists.
-func (c *cluster) see(ctx context.Context, g Gate, o client.Object, judge func() (*metav1.LabelSelector, string, error)) (workload, error) {
+// see reads a workload into o. If the workload exists, see calls judge, which returns the selector
+// of its pods and the reason why it is not ready. The reason is "" if it is ready.
+func (c *cluster) see(ctx context.Context, g ReadinessCheck, o client.Object, judge func() (*metav1.LabelSelector, string, error)) (workload, error) {
 	there, err := c.get(ctx, o, g.Namespace, g.Name)
 	w := workload{object: o, why: "it is not there"}
 	if err == nil && there {
@@ -110,8 +118,11 @@ func (c *cluster) see(ctx context.Context, g Gate, o client.Object, judge func()
 	return w, err
 }
 
+// notSeen is the sentence, for users, why a workload is not ready: its controller has not observed
+// the present spec.
 const notSeen = "its controller has not seen it yet"
 
+// deploymentWhy returns why a Deployment is not ready, or "" if it is.
 func deploymentWhy(o *appsv1.Deployment) string {
 	replicas := ptr.Deref(o.Spec.Replicas, 1)
 	available := slices.ContainsFunc(o.Status.Conditions, func(c appsv1.DeploymentCondition) bool {
@@ -131,6 +142,7 @@ func deploymentWhy(o *appsv1.Deployment) string {
 	return ""
 }
 
+// statefulSetWhy returns why a StatefulSet is not ready, or "" if it is.
 func statefulSetWhy(o *appsv1.StatefulSet) string {
 	replicas := ptr.Deref(o.Spec.Replicas, 1)
 	switch {
@@ -144,7 +156,9 @@ func statefulSetWhy(o *appsv1.StatefulSet) string {
 	return ""
 }
 
-// daemonSetWhy ignores the pods on silent nodes, whose state is unknown.
+// daemonSetWhy returns why a DaemonSet is not ready, or "" if it is. silent is the number of nodes
+// whose pods do not count, since the kubelet has no contact. atLeast is the minimum number of nodes
+// on which the DaemonSet wants pods.
 func daemonSetWhy(o *appsv1.DaemonSet, silent, atLeast int) string {
 	wanted := int(o.Status.DesiredNumberScheduled) - silent
 	switch {
@@ -160,8 +174,8 @@ func daemonSetWhy(o *appsv1.DaemonSet, silent, atLeast int) string {
 	return ""
 }
 
-// silentNodes counts the nodes without contact to the kubelet that have an unready pod of the
-// DaemonSet. It lists nodes only if a pod is missing.
+// silentNodes counts the nodes that have an unready pod of the DaemonSet and whose kubelet has lost
+// contact to the API server. It lists nodes and pods only if pods of the DaemonSet are missing.
 func (c *cluster) silentNodes(ctx context.Context, o *appsv1.DaemonSet) (int, error) {
 	if s := o.Status; s.NumberAvailable >= s.DesiredNumberScheduled && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled {
 		return 0, nil
@@ -189,6 +203,7 @@ func (c *cluster) silentNodes(ctx context.Context, o *appsv1.DaemonSet) (int, er
 	return len(counted), nil
 }
 
+// pods lists the pods in a namespace that a selector matches.
 func (c *cluster) pods(ctx context.Context, namespace string, selector *metav1.LabelSelector) ([]corev1.Pod, error) {
 	match, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
@@ -201,16 +216,19 @@ func (c *cluster) pods(ctx context.Context, namespace string, selector *metav1.L
 	return pods.Items, nil
 }
 
+// podReady reports whether the condition Ready of a pod is True.
 func podReady(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// maxReasons is the maximum number of pods in a message.
+// maxReasons is the maximum number of pods whose reasons are in the error of Ready.
 const maxReasons = 3
 
-// reasons returns why the pods of a workload are not ready, or why it has none. It ignores errors.
+// reasons returns texts that say why pods of a workload are not ready. If the workload has no pods,
+// it returns the last warning about the workload itself. It names at most maxReasons pods. It is
+// nil if the pods cannot be read.
 func (c *cluster) reasons(ctx context.Context, w workload) []string {
 	if w.object == nil || w.object.GetUID() == "" {
 		return nil
@@ -243,7 +261,8 @@ func (c *cluster) reasons(ctx context.Context, w workload) []string {
 	return all
 }
 
-// podWhy returns why a pod is not ready, from its status.
+// podWhy returns why a pod is not ready, from its status. It is "" if the status does not contain a
+// reason.
 func podWhy(p *corev1.Pod) string {
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -279,7 +298,7 @@ func eventTime(e *corev1.Event) time.Time {
 	return latest
 }
 
-// explain joins a reason and a message. Both may be empty.
+// explain joins a reason and a message, as "reason: message". Both may be "".
 func explain(reason, message string) string {
 	if reason == "" || message == "" {
 		return reason + message
@@ -287,7 +306,8 @@ func explain(reason, message string) string {
 	return reason + ": " + strings.TrimSpace(message)
 }
 
-// warning returns the last warning event about an object, or an empty string.
+// warning returns the reason and message of the last warning event about an object. It is "" if
+// there is no such event, or if events cannot be read.
 func (c *cluster) warning(ctx context.Context, o client.Object) string {
 	var events corev1.EventList
 	err := c.list(ctx, &events, client.InNamespace(o.GetNamespace()), client.MatchingFieldsSelector{

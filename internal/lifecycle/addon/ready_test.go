@@ -137,10 +137,10 @@ const (
 )
 
 func TestReady(t *testing.T) {
-	web, agent, db := Gate{Kind: "Deployment", Name: "web"}, Gate{Kind: "DaemonSet", Name: "agent", Nodes: 1}, Gate{Kind: "StatefulSet", Name: "db"}
+	web, agent, db := ReadinessCheck{Kind: "Deployment", Name: "web"}, ReadinessCheck{Kind: "DaemonSet", Name: "agent", Nodes: 1}, ReadinessCheck{Kind: "StatefulSet", Name: "db"}
 	cases := map[string]struct {
-		gate Gate
-		act  func(stage)
+		check ReadinessCheck
+		act   func(stage)
 		// want lists parts of the error. It is empty if the group is ready.
 		want []string
 	}{
@@ -202,14 +202,14 @@ func TestReady(t *testing.T) {
 		"StatefulSetDown": {db, func(s stage) {
 			s.status("statefulsets", "db", "{observedGeneration: 1, replicas: 1, updatedReplicas: 1}")
 		}, []string{"0 of 1 pods are available"}},
-		"Missing": {Gate{Kind: "Deployment", Name: "none"}, func(stage) {}, []string{"Deployment NS/none: it is not there"}},
+		"Missing": {ReadinessCheck{Kind: "Deployment", Name: "none"}, func(stage) {}, []string{"Deployment NS/none: it is not there"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			tc.act(s)
 			ready := func(ctx context.Context) error {
-				return Ready(ctx, testenv.Config(0), Group{Name: "g", Namespace: s.namespace, Gates: []Gate{tc.gate}})
+				return Ready(ctx, testenv.Config(0), Group{Name: "g", Namespace: s.namespace, ReadinessChecks: []ReadinessCheck{tc.check}})
 			}
 			if len(tc.want) == 0 {
 				if err := ready(within(t, testenv.Patience)); err != nil {
@@ -232,7 +232,7 @@ func TestReadyWaits(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- Ready(within(t, testenv.Patience), testenv.Config(0),
-			Group{Namespace: s.namespace, Gates: []Gate{{Kind: "Deployment", Name: "web"}}})
+			Group{Namespace: s.namespace, ReadinessChecks: []ReadinessCheck{{Kind: "Deployment", Name: "web"}}})
 	}()
 	s.status("deployments", "web", webUp)
 	if err := <-done; err != nil {
@@ -244,6 +244,6 @@ func TestReadyNoServer(t *testing.T) {
 	cfg := testenv.Config(0)
 	cfg.Host = "https://127.0.0.1:1"
 	ends(t, func(ctx context.Context) error {
-		return Ready(ctx, cfg, Group{Namespace: "x", Gates: []Gate{{Kind: "Deployment", Name: "web"}}})
+		return Ready(ctx, cfg, Group{Namespace: "x", ReadinessChecks: []ReadinessCheck{{Kind: "Deployment", Name: "web"}}})
 	}, "connection refused")
 }

@@ -1,6 +1,8 @@
-// Package agent is the program that runs on hosts. Its commands are `node NAME`. The engine runs
-// them over SSH and exchanges JSON on standard input and output. A unit runs the load balancer. The
-// agent is a separate, small program, because every host of every cluster gets it.
+// Package agent is the program that Orrery runs on the hosts of clusters. Its commands are `node
+// NAME`. The engine (package lifecycle) runs most of them over SSH and exchanges JSON on standard
+// input and output. A systemd unit runs the load balancer. The agent is a separate, small program,
+// because every host of every cluster gets it. The same program has the command `cluster`, which
+// its main function handles.
 package agent
 
 import (
@@ -26,6 +28,7 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
+// usage is the text that --help prints.
 const usage = `orrery-agent is what orrery runs on the hosts of clusters, and in clusters that dial the hub. Its commands:
 
   node apply          do the steps of the request on standard input
@@ -37,11 +40,12 @@ const usage = `orrery-agent is what orrery runs on the hosts of clusters, and in
   cluster             keep the cluster joined to its hub, as the manifest of orrery cluster join --pull says; see cluster --help
 `
 
-// errUsage is the error for an invalid command line.
+// errUsage means that the command line of the agent is invalid.
 var errUsage = errors.New("want one of the commands that --help lists")
 
-// Main runs the command line and returns the exit code: 0 for success, 1 for an error, which Main
-// has printed, and 2 for an invalid command line.
+// Main runs the command in args, which lack the name of the program, and returns the exit code.
+// That is 0 for success and for --help, 1 for an error and 2 for an invalid command line. Main
+// prints errors to errOut. SIGINT and SIGTERM end the command.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	// The first signal ends the command gracefully, and the second one the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -53,18 +57,20 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(errOut, usage) //nolint:errcheck // nowhere to say so
+		fmt.Fprint(errOut, usage) //nolint:errcheck // no output for an error of this write
 		return 0
 	case errors.Is(err, errUsage):
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // no output for an error of this write
 		return 2
 	default:
-		// There is no other output for an error of this write.
+		// An error of this write is ignored, because there is no other output.
 		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error()))
 		return 1
 	}
 }
 
+// run parses and runs the command line without the name of the program. It returns flag.ErrHelp if
+// help is requested. The error wraps errUsage if the command line is invalid.
 func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
 		return flag.ErrHelp
@@ -105,7 +111,8 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	return do()
 }
 
-// writeImage writes an image of this program, for the container runtime of this host.
+// writeImage writes a container image of this program to out, as an archive that containerd on this
+// host can import. name is the complete reference of the image.
 func writeImage(name string, out io.Writer) error {
 	path, err := os.Executable()
 	if err != nil {
@@ -119,6 +126,8 @@ func writeImage(name string, out io.Writer) error {
 	return err
 }
 
+// observe implements the command node observe: it writes what was applied to the host, and the
+// present state, as JSON.
 func observe(ctx context.Context, host *node.Node, out io.Writer) error {
 	applied, err := host.Observe(ctx)
 	if err != nil {
@@ -127,6 +136,8 @@ func observe(ctx context.Context, host *node.Node, out io.Writer) error {
 	return json.NewEncoder(out).Encode(applied)
 }
 
+// check implements the command node check: it reads a reach.Request from in and writes the
+// reach.Result to out, as JSON.
 func check(ctx context.Context, in io.Reader, out io.Writer) error {
 	var req reach.Request
 	if err := json.NewDecoder(in).Decode(&req); err != nil {

@@ -10,7 +10,9 @@ import (
 	"strings"
 )
 
-// read returns the backends in the file. It ignores empty lines and text after a #.
+// read returns the addresses of the API servers in the backends file, as host:port in the order of
+// the file, each once. It ignores empty lines and text after a #. A line that is not host:port is
+// an error. An empty file is no error.
 func read(path string) ([]string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package balancer spreads the connections of a host over the API servers of its cluster. It runs
-// on each host, so that no component depends on one API server, and no address must move when one
-// fails.
+// Package balancer spreads the connections of a host over the API servers of its cluster, the
+// backends. It runs on each host, so that no component depends on one API server, and no address
+// must move when one fails.
 //
-// It forwards bytes and does not terminate TLS, so client and server authenticate each other. If
-// the health check of a backend fails and another backend is healthy, its open connections are
-// closed. Otherwise the watches of a kubelet would hang for minutes on a host that died.
+// It forwards bytes and does not terminate TLS, so client and server authenticate each other. The
+// open connections of a backend are closed if its health check fails and another backend is
+// healthy. Otherwise the watches of a kubelet would hang for minutes on a host that died.
 package balancer
 
 import (
@@ -20,16 +20,18 @@ import (
 )
 
 const (
-	// interval is the interval of health checks and of reading the file.
+	// interval is the time between two health checks, and between two reads of the backends file.
 	interval = time.Second
-	// acceptPause is the delay after a connection could not be accepted, usually for lack of file
-	// descriptors.
+	// acceptPause is the delay before Run accepts again, after it could not accept a connection. The
+	// usual cause is a lack of file descriptors.
 	acceptPause = 100 * time.Millisecond
 )
 
-// Run forwards connections at listen to the backends in the file, until ctx ends. The file has one
-// host:port per line. Changes of the file take effect while Run works. If the file cannot be read
-// later, the backends stay. Run logs to the logger of ctx.
+// Run forwards connections at the address listen to the API servers in backendsFile, until ctx
+// ends. Then it closes all connections and returns nil. The file has one host:port per line.
+// Changes of the file take effect within about a second, and an empty file removes all backends. If
+// the file cannot be read or parsed at the start, Run returns an error. Later it logs the error and
+// keeps the backends. It logs to the logger of ctx.
 func Run(ctx context.Context, listen, backendsFile string) error {
 	addresses, err := read(backendsFile)
 	if err != nil {
@@ -47,20 +49,20 @@ func Run(ctx context.Context, listen, backendsFile string) error {
 	var group sync.WaitGroup
 	defer func() {
 		cancel()
-		p.set(ctx, nil) // closes all connections
+		p.set(ctx, nil) // without backends, all connections are closed
 		group.Wait()
 	}()
 	group.Go(func() { p.watch(ctx, backendsFile) })
 	group.Go(func() {
 		<-ctx.Done()
-		_ = listener.Close() // which ends the loop below
+		_ = listener.Close() // ends the loop over Accept
 	})
 	for {
 		client, err := listener.Accept()
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
-				_ = client.Close() // accepted too late
+				_ = client.Close() // accepted after the end of ctx
 			}
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):

@@ -11,22 +11,25 @@ import (
 // dialTimeout is how long a backend may take before the next one is tried.
 const dialTimeout = 2 * time.Second
 
-// keepAlive detects within 30 seconds that the other end of an idle connection is gone.
+// keepAlive has the TCP keep-alive settings of all connections. They detect within 30 seconds that
+// the other end of an idle connection is gone.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// connection is a client's connection with a backend.
+// connection is a client's connection together with the one to the backend that serves it. close
+// may be called from any goroutine.
 type connection struct {
 	client, server net.Conn
 }
 
-// close closes both sides. It may be called several times.
+// close closes the connections to the client and to the backend. It may be called several times.
 func (c *connection) close() {
 	_ = c.client.Close()
 	_ = c.server.Close()
 }
 
-// serve connects the client with the first backend that answers, and forwards until both sides have
-// ended.
+// serve handles one client connection: it connects to the first backend that answers, and forwards
+// until both sides have ended. If no backend answers, or ctx ends meanwhile, it closes the client's
+// connection.
 func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer client.Close() //nolint:errcheck // forwarding has ended
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
@@ -54,7 +57,8 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	p.log.Info("Connection refused, no backend answers", "client", client.RemoteAddr().String())
 }
 
-// forward copies in both directions until both have ended. One side may end before the other.
+// forward copies bytes in both directions until both have ended, and then closes both connections.
+// One side may finish sending before the other. An error in one direction ends both.
 func (c *connection) forward() {
 	defer c.close()
 	var both sync.WaitGroup
@@ -63,9 +67,11 @@ func (c *connection) forward() {
 	both.Wait()
 }
 
+// pass copies bytes in one direction until from has ended, and then ends the sending side of to.
+// After an error it closes both connections.
 func (c *connection) pass(to, from net.Conn) {
 	if _, err := io.Copy(to, from); err != nil {
-		c.close() // broken: the other direction is useless, too
+		c.close() // after an error, the other direction is useless, too
 		return
 	}
 	if half, ok := to.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {

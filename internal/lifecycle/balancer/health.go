@@ -15,13 +15,14 @@ import (
 
 const (
 	checkTimeout = 2 * time.Second
-	// failureThreshold is how many checks in a row must fail before a backend counts as unhealthy. A
-	// refused connection counts at once.
+	// failureThreshold is how many health checks in a row must fail before a backend counts as
+	// unhealthy. One refused connection is enough.
 	failureThreshold = 2
 )
 
-// check checks all backends once, in parallel. If a backend is healthy, it closes the connections
-// of the unhealthy ones.
+// check makes one health check of each backend, in parallel. If a backend is healthy afterwards,
+// check closes the connections of the backends that are unhealthy. Backends that have not failed a
+// check yet keep theirs.
 func (p *pool) check(ctx context.Context) {
 	p.mu.Lock()
 	all := slices.Clone(p.backends)
@@ -49,7 +50,7 @@ func (p *pool) check(ctx context.Context) {
 	}
 }
 
-// note records the result of a check.
+// note records the result of a health check of a backend: err is nil for success.
 func (p *pool) note(b *backend, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,8 +68,9 @@ func (p *pool) note(b *backend, err error) {
 	}
 }
 
-// probe asks an API server whether it is ready. It needs no credentials: a server that refuses
-// unauthenticated requests is also alive. Status 500 and above is an error.
+// probe makes one health check: it requests /readyz from the API server at address, without
+// credentials. It returns nil for every status below 500. A server that refuses unauthenticated
+// requests is also alive.
 func probe(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

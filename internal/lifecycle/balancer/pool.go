@@ -9,16 +9,18 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// pool is the set of backends.
+// pool has the backends, which are the API servers, and their open connections. Its methods may be
+// called from several goroutines.
 type pool struct {
 	log logr.Logger
 
 	mu       sync.Mutex // guards the fields below, and fields of backends
 	backends []*backend
-	next     int // index of the next backend
+	next     int // index of the backend with which candidates began last
 }
 
-// backend is one API server.
+// backend is one API server of the cluster. A new backend counts as unhealthy until its first
+// health check.
 type backend struct {
 	address string
 
@@ -29,7 +31,8 @@ type backend struct {
 	connections map[*connection]bool
 }
 
-// set replaces the backends. It closes the connections of removed ones.
+// set replaces the backends by those with the given addresses. It closes the connections of removed
+// backends. A backend that stays keeps its state and connections.
 func (p *pool) set(ctx context.Context, addresses []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,8 +58,9 @@ func (p *pool) set(ctx context.Context, addresses []string) {
 	p.backends = now
 }
 
-// candidates returns the backends in the order in which a new connection tries them. Healthy ones
-// are first, in rotation. The others follow, because a check may be wrong.
+// candidates returns the backends in the order in which a new connection tries them. Healthy
+// backends are first, and each call begins with another one. The unhealthy ones follow, because a
+// health check may be wrong.
 func (p *pool) candidates() []*backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +79,9 @@ func (p *pool) candidates() []*backend {
 	return append(healthy, others...)
 }
 
-// adopt assigns the connection to the backend. It returns false if the backend was removed.
+// adopt adds an open connection to its backend, so that the connection is closed with the backend.
+// It returns false if the backend was removed. The caller then closes the connection to the
+// backend.
 func (p *pool) adopt(b *backend, c *connection) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,21 +92,23 @@ func (p *pool) adopt(b *backend, c *connection) bool {
 	return true
 }
 
+// release removes a connection that has ended from its backend.
 func (p *pool) release(b *backend, c *connection) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(b.connections, c)
 }
 
-// closeAll closes the backend's connections. The caller holds the pool's mu. The forwarding
-// goroutines release the connections.
+// closeAll closes all connections of the backend. The caller holds the pool's mu. The goroutines
+// that forward remove the connections from the backend.
 func (b *backend) closeAll() {
 	for c := range b.connections {
 		c.close()
 	}
 }
 
-// watch checks the backends and the file until ctx ends.
+// watch checks the health of the backends and reads the backends file at path, once per interval,
+// until ctx ends. If the file cannot be read, it logs the error once and keeps the backends.
 func (p *pool) watch(ctx context.Context, path string) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -17,14 +17,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// builtin is the built-in catalog file.
+//
 //go:embed builtin.yaml
 var builtin []byte
 
-// Catalog is a set of Kubernetes releases, with the versions of components and the locations of
-// files.
+// Catalog is a set of Kubernetes releases, with the versions of the components that fit each
+// release and the locations of their files. Load makes it. It does not change afterwards.
 type Catalog struct{ data data }
 
-// File is a file of a release: a program, or an archive of programs.
+// File describes a file that hosts need for a Kubernetes release: a program, or an archive of
+// programs. Source.Open downloads it.
 type File struct {
 	// Name such as kubelet or cni-plugins.
 	Name string
@@ -32,27 +35,27 @@ type File struct {
 	Version string
 	// Arch is amd64 or arm64.
 	Arch string
-	// URL upstream.
+	// URL of the file upstream. Source may get it from a mirror instead.
 	URL string
-	// Archive is empty, tar or tar.gz.
+	// Archive is tar or tar.gz; "" if the file is a program and no archive.
 	Archive string
-	// Members maps paths in the archive to names of programs. A file that is no archive has one
-	// member, with the path "".
+	// Members maps paths in the archive to the names of the programs that are used. A file that is no
+	// archive has one member, with the path "".
 	Members map[string]string
-	// Digest is sha256:HEX, or empty if the catalog does not have it.
+	// Digest is sha256:HEX, or "" if the catalog does not have the digest.
 	Digest string
-	// ChecksumURL is the upstream file with the digest, if the catalog does not have it.
+	// ChecksumURL is the URL upstream of a file with the digest. It may be "" if Digest is set.
 	ChecksumURL string
 }
 
-// Key identifies a file: name/version/arch.
+// Key returns name/version/arch, which identifies a file.
 func (f File) Key() string { return f.Name + "/" + f.Version + "/" + f.Arch }
 
-// Plugin is the manifest or chart of a network plugin.
+// Plugin is the manifest or the chart of a network plugin. Exactly one of them is set.
 type Plugin struct {
-	// Manifest is a URL.
+	// Manifest is the URL of a manifest.
 	Manifest string `json:"manifest,omitempty"`
-	// Chart in a repository.
+	// Chart is a chart in a repository.
 	Chart *Chart `json:"chart,omitempty"`
 }
 
@@ -66,7 +69,8 @@ type Chart struct {
 	Version string `json:"version"`
 }
 
-// Load reads the built-in catalog and merges the files over it, in their order.
+// Load reads the built-in catalog and merges the catalog files at the paths over it, in their
+// order. A file with an unknown field or an invalid value is an error.
 func Load(paths ...string) (*Catalog, error) {
 	c := &Catalog{}
 	if err := c.merge(builtin); err != nil {
@@ -84,6 +88,8 @@ func Load(paths ...string) (*Catalog, error) {
 	return c, nil
 }
 
+// merge adds the entries of a catalog file to c. They override entries of c with the same name.
+// With an error c stays as it is.
 func (c *Catalog) merge(text []byte) error {
 	var d data
 	if err := yaml.UnmarshalStrict(text, &d); err != nil {
@@ -97,8 +103,9 @@ func (c *Catalog) merge(text []byte) error {
 	return nil
 }
 
-// Supported lists the Kubernetes releases in the catalog, the oldest first: minor versions, and
-// patch versions whose minor is missing.
+// Supported lists the Kubernetes releases in the catalog, the oldest first. These are minor
+// versions, such as v1.36, which stand for all their patches. A patch version is listed only if its
+// minor is not in the catalog.
 func (c *Catalog) Supported() []string {
 	var names []string
 	for name := range c.data.Kubernetes {
@@ -110,8 +117,10 @@ func (c *Catalog) Supported() []string {
 	return names
 }
 
-// Files returns the named files for a Kubernetes version and an architecture, in the order of
-// names.
+// Files returns the named files for a Kubernetes version, such as v1.36.3, and an architecture, in
+// the order of names. It sends no request. A release, architecture, file or version that the
+// catalog does not have is an error. A file with neither a digest nor a checksum file is an error,
+// too.
 func (c *Catalog) Files(kubernetes, arch string, names ...string) ([]File, error) {
 	r, err := c.release(kubernetes)
 	if err != nil {
@@ -140,6 +149,7 @@ func (c *Catalog) Files(kubernetes, arch string, names ...string) ([]File, error
 	return files, nil
 }
 
+// file returns the File for a version and an architecture. Its Digest is not set.
 func (t template) file(name, version, arch string) File {
 	values := versioned(version)
 	values["name"], values["arch"] = name, arch
@@ -156,7 +166,8 @@ func (t template) file(name, version, arch string) File {
 	return f
 }
 
-// Image returns the full reference of an image, such as pause, for a Kubernetes version.
+// Image returns the full reference of a named image, such as pause, for a Kubernetes version. A
+// name or release that the catalog does not have is an error.
 func (c *Catalog) Image(kubernetes, name string) (string, error) {
 	r, err := c.release(kubernetes)
 	if err != nil {
@@ -164,7 +175,7 @@ func (c *Catalog) Image(kubernetes, name string) (string, error) {
 	}
 	reference, ok := c.data.Images[name]
 	if !ok {
-		return "", fmt.Errorf("there is no image %q in the catalogue, which has %s", name, list(c.data.Images))
+		return "", fmt.Errorf("there is no image %q in the catalogue, which has %s: add it under images in a file given with --catalog", name, list(c.data.Images))
 	}
 	version, ok := r.Versions[name]
 	if !ok {
@@ -174,7 +185,7 @@ func (c *Catalog) Image(kubernetes, name string) (string, error) {
 }
 
 // Plugin returns the manifest or chart of a network plugin, such as calico, for a Kubernetes
-// version.
+// version. A plugin or release that the catalog does not have is an error.
 func (c *Catalog) Plugin(kubernetes, plugin string) (Plugin, error) {
 	r, err := c.release(kubernetes)
 	if err != nil {
@@ -196,7 +207,8 @@ func (c *Catalog) Plugin(kubernetes, plugin string) (Plugin, error) {
 	return p, nil
 }
 
-// release returns the versions that fit a Kubernetes version. It is an error if there are none.
+// release returns the versions of components for a Kubernetes version, such as v1.36.3. A version
+// without a patch, or that the catalog does not have, is an error that names the nearest releases.
 func (c *Catalog) release(kubernetes string) (release, error) {
 	if !releasePattern.MatchString(kubernetes) || strings.Count(kubernetes, ".") < 2 {
 		return release{}, fmt.Errorf("%q is not a version of Kubernetes such as v1.36.3", kubernetes)
@@ -209,7 +221,8 @@ func (c *Catalog) release(kubernetes string) (release, error) {
 	return r, nil
 }
 
-// nearest returns at most three releases, the nearest first.
+// nearest returns at most three releases of the catalog for an error: the nearest minor versions
+// first.
 func (c *Catalog) nearest(kubernetes string) []string {
 	want := order(kubernetes)
 	distance := func(name string) uint64 {
@@ -221,8 +234,11 @@ func (c *Catalog) nearest(kubernetes string) []string {
 	return names[:min(3, len(names))]
 }
 
+// lacks returns the error for a component for which the catalog has no version that fits the
+// release.
 func lacks(kubernetes, name string) error {
 	return fmt.Errorf("the catalogue has no version of %s for Kubernetes %s: say it under kubernetes[%q].versions in a file given with --catalog", name, kubernetes, minorOf(kubernetes))
 }
 
+// list returns the keys of m, sorted and separated by commas.
 func list[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

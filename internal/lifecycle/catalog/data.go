@@ -12,7 +12,7 @@ import (
 	"github.com/blang/semver/v4"
 )
 
-// data is the content of a catalog file. builtin.yaml explains it.
+// data is the content of a catalog file. The comments in builtin.yaml explain its fields.
 type data struct {
 	Kubernetes map[string]release  `json:"kubernetes,omitempty"`
 	Files      map[string]template `json:"files,omitempty"`
@@ -21,14 +21,16 @@ type data struct {
 	Digests    map[string]string   `json:"digests,omitempty"`
 }
 
-// release has the versions of components for a Kubernetes release.
+// release has the versions of components, by name, that are installed with a Kubernetes release.
 type release struct {
 	Versions map[string]string `json:"versions,omitempty"`
-	// Fits has the allowed ranges of Versions.
+	// Fits has ranges by component, such as ">=1.2.0 <2.0.0". A version in Versions must be in the
+	// range.
 	Fits map[string]string `json:"fits,omitempty"`
 }
 
-// template describes all versions of a file.
+// template describes a file of a catalog for all its versions and architectures. Its texts have
+// placeholders, such as {{version}}.
 type template struct {
 	Version  string            `json:"version,omitempty"`
 	URL      string            `json:"url"`
@@ -37,7 +39,8 @@ type template struct {
 	Members  map[string]string `json:"members,omitempty"`
 }
 
-// merge returns d overridden by over. It changes neither.
+// merge returns d with the entries of over, which override entries with the same name. Versions of
+// a release are overridden one by one, other entries as a whole. It changes neither d nor over.
 func (d data) merge(over data) data {
 	merged := data{
 		Kubernetes: maps.Clone(d.Kubernetes),
@@ -55,10 +58,12 @@ func (d data) merge(over data) data {
 	return merged
 }
 
+// merge returns r with the versions and ranges of over, which override those of the same component.
 func (r release) merge(over release) release {
 	return release{Versions: union(r.Versions, over.Versions), Fits: union(r.Fits, over.Fits)}
 }
 
+// union returns the entries of a and b in a new map. For the same key it has the value of b.
 func union[T any](a, b map[string]T) map[string]T {
 	all := map[string]T{}
 	maps.Copy(all, a)
@@ -66,19 +71,23 @@ func union[T any](a, b map[string]T) map[string]T {
 	return all
 }
 
-// release returns the versions for a Kubernetes version: those of its minor, overridden by those of
-// its patch.
+// release returns the versions for a Kubernetes version such as v1.36.3: those of its minor,
+// overridden by those of the version itself. It is empty for a release that the catalog does not
+// have.
 func (d data) release(version string) release {
 	return d.Kubernetes[minorOf(version)].merge(d.Kubernetes[version])
 }
 
 var (
+	// releasePattern matches a minor or patch version of Kubernetes.
 	releasePattern = regexp.MustCompile(`^v\d+\.\d+(\.\d+(-[0-9a-z.-]+)?)?$`)
-	digestPattern  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	placeholder    = regexp.MustCompile(`\{\{[^}]*\}\}`)
+	// digestPattern matches sha256:HEX in lower case.
+	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	// placeholder matches a placeholder such as {{version}}.
+	placeholder = regexp.MustCompile(`\{\{[^}]*\}\}`)
 )
 
-// validate returns all errors, with their paths in the file.
+// validate returns an error that joins all errors in d, with their paths in the file, or nil.
 func (d data) validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -120,8 +129,9 @@ func (d data) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateRelease checks that the versions of a release are valid, have a file, image or plugin,
-// and fit.
+// validateRelease returns the errors in a Kubernetes release. These are versions that are invalid,
+// or that belong to no file, image or plugin. They are also versions outside of their range in
+// Fits, and invalid ranges.
 func (d data) validateRelease(name string) []error {
 	var errs []error
 	path := fmt.Sprintf("kubernetes[%q]", name)
@@ -143,7 +153,7 @@ func (d data) validateRelease(name string) []error {
 		if !ok {
 			continue
 		}
-		// The loop below reports an error in the bounds.
+		// The loop over r.Fits reports a range that cannot be parsed.
 		if fits, err := semver.ParseRange(bounds); err == nil && !fits(version) {
 			errs = append(errs, fmt.Errorf("%s.versions.%s: %s does not fit Kubernetes %s, which needs %s", path, component, text, name, bounds))
 		}
@@ -156,6 +166,7 @@ func (d data) validateRelease(name string) []error {
 	return errs
 }
 
+// validate returns the errors in t. path is the path of t in the file, for messages.
 func (t template) validate(path string) []error {
 	errs := slices.Concat(
 		known(path+".version", t.Version, "kubernetes"),
@@ -185,7 +196,8 @@ func (t template) validate(path string) []error {
 	return errs
 }
 
-// web checks that text is a URL with the given placeholders.
+// web returns errors unless text is an http or https URL with no other than the given placeholders.
+// path is the path of the field in the file, for messages.
 func web(path, text string, placeholders ...string) []error {
 	errs := known(path, text, placeholders...)
 	u, err := url.Parse(placeholder.ReplaceAllString(text, "x"))
@@ -195,7 +207,8 @@ func web(path, text string, placeholders ...string) []error {
 	return errs
 }
 
-// known checks that text has only the given placeholders.
+// known returns an error for each placeholder in text other than the given ones. path is the path
+// of the field in the file, for messages.
 func known(path, text string, placeholders ...string) []error {
 	var errs []error
 	for _, found := range placeholder.FindAllString(text, -1) {
@@ -206,23 +219,27 @@ func known(path, text string, placeholders ...string) []error {
 	return errs
 }
 
-// expand replaces the placeholders in a text.
+// expand replaces the placeholders in a text by their values. A placeholder without a value becomes
+// "".
 func expand(text string, values map[string]string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string { return values[strings.Trim(found, "{}")] })
 }
 
-// versioned returns the values of a version's placeholders.
+// versioned returns the values of the placeholders for a version: version, and number, which lacks
+// the v.
 func versioned(version string) map[string]string {
 	return map[string]string{"version": version, "number": strings.TrimPrefix(version, "v")}
 }
 
-// minorOf returns the minor version of a release, such as v1.36.
+// minorOf returns the minor version of a release: v1.36 for v1.36.3 and for v1.36. It is v0.0 for
+// an invalid release.
 func minorOf(name string) string {
 	v := order(name)
 	return fmt.Sprintf("v%d.%d", v.Major, v.Minor)
 }
 
-// order returns the version for comparing releases. Invalid versions come first.
+// order returns the version of a release in a form that can be compared. It is 0.0.0 for an invalid
+// release.
 func order(name string) semver.Version {
 	v, err := semver.ParseTolerant(name)
 	if err != nil {

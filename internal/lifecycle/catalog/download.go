@@ -20,13 +20,18 @@ import (
 )
 
 const (
+	// digestAlgorithm begins a digest, and is the name of the directory of complete files in
+	// Source.Dir.
 	digestAlgorithm = "sha256"
-	dirMode         = 0o750
+	// dirMode is the mode of the directories in Source.Dir.
+	dirMode = 0o750
 )
 
-// Open opens the file with this digest for reading. If the file is not in s.Dir, Open downloads,
-// verifies and stores it. It resumes an interrupted download. Of several callers for the same
-// digest, in any process, only one downloads.
+// Open opens the file f, which must have this digest, for reading. If s.Dir does not have the file,
+// or has it damaged, Open downloads, verifies and stores it. It resumes an interrupted download.
+//
+// If several callers, in any process, need the same digest, only one of them downloads, and the
+// others wait. The caller closes the file.
 func (s *Source) Open(ctx context.Context, f File, digest string) (*os.File, error) {
 	if !digestPattern.MatchString(digest) {
 		return nil, fmt.Errorf("open %s: %q is not a digest", f.Key(), digest)
@@ -41,6 +46,7 @@ func (s *Source) Open(ctx context.Context, f File, digest string) (*os.File, err
 	return file, nil
 }
 
+// open does the work of Open. Its errors do not name the file.
 func (s *Source) open(ctx context.Context, f File, digest string) (*os.File, error) {
 	sum := strings.TrimPrefix(digest, digestAlgorithm+":")
 	kept, partial := filepath.Join(s.Dir, digestAlgorithm, sum), filepath.Join(s.Dir, "partial", sum)
@@ -56,7 +62,7 @@ func (s *Source) open(ctx context.Context, f File, digest string) (*os.File, err
 		return nil, err
 	}
 	defer disk.Unlock(file)
-	// Another process may have downloaded it.
+	// Another process may have downloaded the file while this one waited for the lock.
 	if file, err := openKept(kept, sum); file != nil || err != nil {
 		return file, errors.Join(err, os.Remove(partial))
 	}
@@ -72,7 +78,8 @@ func (s *Source) open(ctx context.Context, f File, digest string) (*os.File, err
 	return os.Open(kept)
 }
 
-// openKept opens a stored file. It returns nil if the file does not exist or is damaged.
+// openKept opens a stored file after it has verified its digest. sum is the digest without the
+// prefix. The result is nil, without an error, if the file does not exist or is damaged.
 func openKept(path, sum string) (*os.File, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +96,10 @@ func openKept(path, sum string) (*os.File, error) {
 	return nil, errors.Join(err, file.Close())
 }
 
-// download completes the file and checks its digest. It resumes with the existing content.
+// download completes the file, which may have the beginning of f from an earlier download, and
+// checks its digest. sum is the wanted digest without the prefix. If the digest of a resumed file
+// is wrong, it downloads the whole file again. If the digest is wrong in the end, it removes the
+// file and returns an error.
 func (s *Source) download(ctx context.Context, f File, sum string, file *os.File) error {
 	d := &download{source: s, url: f.URL, file: file, content: sha256.New()}
 	var err error
@@ -118,7 +128,8 @@ func (s *Source) download(ctx context.Context, f File, sum string, file *os.File
 	return file.Sync()
 }
 
-// download is a file that is being downloaded.
+// download is the state of a file that is being downloaded. content is the hash of the bytes in
+// file.
 type download struct {
 	source  *Source
 	url     string
@@ -128,7 +139,8 @@ type download struct {
 	size, most int64
 }
 
-// finish downloads the rest, with retries.
+// finish downloads the part of the file that is missing, with retries. It returns an error after
+// maxFailures attempts in a row that brought no new data.
 func (d *download) finish(ctx context.Context) error {
 	d.most = d.size
 	return persist(ctx, func() (bool, error) {
@@ -139,7 +151,10 @@ func (d *download) finish(ctx context.Context) error {
 	})
 }
 
-// advance requests the missing part once, and appends what arrives.
+// advance makes one request for the missing part, and appends what arrives, also if the transfer
+// then fails. If the server sends the whole file, advance replaces the content. If the server
+// reports that the file ends before the missing part, it returns nil, and the caller checks the
+// digest.
 func (d *download) advance(ctx context.Context) (err error) {
 	response, err := d.source.get(ctx, d.source.client(), d.url, d.size)
 	if err != nil {
@@ -148,12 +163,12 @@ func (d *download) advance(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	switch response.StatusCode {
 	case http.StatusRequestedRangeNotSatisfiable:
-		return nil // the file is complete; the caller checks its digest
+		return nil // the file has no more bytes; the caller checks its digest
 	case http.StatusPartialContent:
 		if want := fmt.Sprintf("bytes %d-", d.size); !strings.HasPrefix(response.Header.Get("Content-Range"), want) {
 			return fmt.Errorf("get %s: the answer is another part of the file than was asked for", d.source.shown(d.url))
 		}
-	default: // the whole file, although a part was requested
+	default: // the server sends the whole file
 		if err := d.restart(); err != nil {
 			return err
 		}
@@ -163,6 +178,7 @@ func (d *download) advance(ctx context.Context) (err error) {
 	return err
 }
 
+// restart makes the file and its hash empty, so that the download starts from the beginning.
 func (d *download) restart() error {
 	if d.size == 0 {
 		return nil
@@ -173,4 +189,5 @@ func (d *download) restart() error {
 	return errors.Join(err, d.file.Truncate(0))
 }
 
+// sumOf returns the hash as hexadecimal digits.
 func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }

@@ -10,22 +10,26 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 const (
-	// maxFailures in a row, without new data, end a download.
+	// maxFailures is the number of failures in a row, without new data between them, that end a
+	// download.
 	maxFailures = 3
 	// firstPause is the delay after the first failure of a server. It doubles with each failure.
 	firstPause = 200 * time.Millisecond
 )
 
-// interruption is a failure of the network or server after which a retry makes sense.
+// interruption is an error of the network or of the server after which persist tries again.
 type interruption struct{ error }
 
 func (i interruption) Unwrap() error { return i.error }
 
-// persist calls try until it succeeds, fails with another error than an interruption, or makes no
-// progress maxFailures times. further reports whether a try made progress.
+// persist calls try until it succeeds or fails with an error that is no interruption. It waits
+// between calls, and gives up after maxFailures interruptions in a row without progress, or when
+// ctx ends. further reports whether a call made progress, such as new data.
 func persist(ctx context.Context, try func() (further bool, err error)) error {
 	pause := firstPause
 	for failures := 1; ; failures++ {
@@ -49,7 +53,7 @@ func persist(ctx context.Context, try func() (further bool, err error)) error {
 	}
 }
 
-// client returns the HTTP client for requests.
+// client returns s.Client, or the default client if that is nil.
 func (s *Source) client() *http.Client {
 	if s.Client != nil {
 		return s.Client
@@ -57,24 +61,26 @@ func (s *Source) client() *http.Client {
 	return http.DefaultClient
 }
 
-// maxRedirects is the limit of net/http.
+// maxRedirects is how many redirects protected follows, as net/http does by default.
 const maxRedirects = 10
 
-// redirectError means that a redirect to an unencrypted URL was not followed.
+// redirectError means that a redirect to an unencrypted URL was not followed. to is the URL for
+// messages.
 type redirectError struct{ to string }
 
 func (e *redirectError) Error() string {
 	return "redirected to " + e.to + ", which comes unprotected: let the server redirect to https"
 }
 
-// protected returns a client that follows no redirect to an unencrypted URL.
+// protected returns a client that follows no redirect to an unencrypted URL. It reads checksum
+// files.
 func (s *Source) protected() *http.Client {
 	client := *s.client()
 	follow := client.CheckRedirect
 	client.CheckRedirect = func(request *http.Request, via []*http.Request) error {
 		switch {
 		case unencrypted(request.URL):
-			return &redirectError{ShownLocation(request.URL.String())}
+			return &redirectError{neutral.ShownLocation(request.URL.String())}
 		case follow != nil:
 			return follow(request, via)
 		case len(via) >= maxRedirects:
@@ -85,8 +91,9 @@ func (s *Source) protected() *http.Client {
 	return &client
 }
 
-// get requests a file from a byte offset. The answer has status 200, 206, or 416 if the file ends
-// there.
+// get requests a file, or its part from the byte offset from on. upstream is its URL upstream. The
+// response has status 200 or 206, or 416 if the file has no byte at the offset. Other statuses are
+// errors. The caller closes the body. An error after which a retry may help is an interruption.
 func (s *Source) get(ctx context.Context, client *http.Client, upstream string, from int64) (*http.Response, error) {
 	ctx, watch := newWatch(ctx, cmp.Or(s.Idle, defaultIdle))
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.locate(upstream), nil)
@@ -94,7 +101,7 @@ func (s *Source) get(ctx context.Context, client *http.Client, upstream string, 
 		watch.stop()
 		return nil, fmt.Errorf("request %s: %w", s.shown(upstream), err)
 	}
-	// Digests are those of the file itself, not of an encoding in transit.
+	// The digest of the catalog is that of the file itself, and not of a compressed transfer.
 	request.Header.Set("Accept-Encoding", "identity")
 	if from > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
@@ -105,7 +112,8 @@ func (s *Source) get(ctx context.Context, client *http.Client, upstream string, 
 			err = fmt.Errorf("get %s: %w, or give the file's digest with --catalog", s.shown(upstream), redirected)
 		} else {
 			if failed, ok := errors.AsType[*url.Error](err); ok {
-				err = fmt.Errorf("get %s: %w", ShownLocation(failed.URL), failed.Err) // may be a redirect
+				// the URL may be that of a redirect
+				err = fmt.Errorf("get %s: %w", neutral.ShownLocation(failed.URL), failed.Err)
 			}
 			err = watch.explain(err)
 		}
@@ -119,6 +127,8 @@ func (s *Source) get(ctx context.Context, client *http.Client, upstream string, 
 	return response, nil
 }
 
+// check returns nil for a response that get accepts, and otherwise an error that says what to do.
+// It is an interruption if a retry may help.
 func (s *Source) check(response *http.Response, upstream string) error {
 	get := "get " + s.shown(upstream) + ": " + response.Status
 	switch code := response.StatusCode; {
@@ -140,7 +150,7 @@ func (s *Source) check(response *http.Response, upstream string) error {
 	}
 }
 
-// watch cancels a request whose server sends nothing for the idle time.
+// watch cancels a request if the server sends nothing for the time idle.
 type watch struct {
 	ctx    context.Context //nolint:containedctx // it is the request's
 	cancel context.CancelCauseFunc
@@ -148,18 +158,21 @@ type watch struct {
 	idle   time.Duration
 }
 
+// newWatch returns a watch, and the context for its request. The caller must call stop.
 func newWatch(ctx context.Context, idle time.Duration) (context.Context, *watch) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	silence := interruption{fmt.Errorf("the server sent nothing for %s", idle)}
 	return ctx, &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(idle, func() { cancel(silence) }), idle: idle}
 }
 
+// stop ends the watch and releases its context.
 func (w *watch) stop() {
 	w.timer.Stop()
 	w.cancel(nil)
 }
 
-// explain adds the reason to a network error, and makes it an interruption if a retry makes sense.
+// explain returns err, an error of the request, as an interruption. If the watch has canceled the
+// request, the result says so. If the caller's context has ended, the result is err as it is.
 func (w *watch) explain(err error) error {
 	switch cause, silent := errors.AsType[interruption](context.Cause(w.ctx)); {
 	case silent:
@@ -171,13 +184,16 @@ func (w *watch) explain(err error) error {
 	}
 }
 
-// watchedBody is the body of an answer. Only time spent in Read counts as idle.
+// watchedBody is the body of a response. Read fails if the server sends nothing for the time idle.
+// The time between two calls of Read does not count. shown is the URL for messages.
 type watchedBody struct {
 	*watch
 	body  io.ReadCloser
 	shown string
 }
 
+// Read implements io.Reader. It cancels the request, and returns an interruption, if the server
+// sends nothing for the time idle.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	b.timer.Reset(b.idle)
 	n, err := b.body.Read(p)

@@ -13,32 +13,38 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 const (
 	// defaultIdle is the default of Source.Idle.
 	defaultIdle = 30 * time.Second
-	// maxChecksums bounds how much of a checksum file is read, in bytes.
+	// maxChecksums is how many bytes of a checksum file are read at most.
 	maxChecksums = 1 << 20
 )
 
-// Source downloads files from upstream or a mirror, and stores them.
+// Source downloads files of a catalog from upstream or from a mirror, and stores them.
 type Source struct {
-	// Base is the URL of a mirror, or empty for upstream. A file's URL at the mirror is Base followed
-	// by the upstream URL without its scheme.
+	// Base is the URL of a mirror; "" means upstream. The URL of a file at the mirror is Base followed
+	// by its upstream URL without the scheme.
 	Base string
 	// Dir stores files by digest. Several processes may share it.
 	Dir string
-	// Client makes the requests. The default uses the proxies of the environment.
+	// Client makes the requests; nil means http.DefaultClient, which uses the proxies in the
+	// environment.
 	Client *http.Client
-	// Idle is how long a server may send nothing before the request is retried. The default is 30
+	// Idle is how long a server may send nothing before the request fails and is retried. 0 means 30
 	// seconds.
 	Idle time.Duration
 }
 
-// Resolve returns the digest of each file, by its key. It uses the digest of the catalog, else the
-// checksum file beside the file. It reads each checksum file once, and only over protected
-// connections, where nobody could change it together with the file.
+// Resolve returns the digests of files by File.Key. A digest is that of the catalog, or else the
+// one in the checksum file of the file. Resolve reads each checksum file once. It does so only over
+// encrypted connections or the loopback, because an attacker could otherwise change it together
+// with the file.
+//
+// If a digest cannot be found, it returns an error about all such files and no result.
 func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, error) {
 	published := map[string]func() (string, error){}
 	for _, f := range files {
@@ -79,10 +85,12 @@ func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, 
 	return resolved, nil
 }
 
+// checksumLine matches a line of a checksum file, and captures the digest and the name, if there is
+// one.
 var checksumLine = regexp.MustCompile(`^([0-9a-fA-F]{64})(?:\s+\*?(\S+))?\s*$`)
 
-// find returns a file's digest from its checksum file, which has lines of digest and name, or only
-// a digest.
+// find returns the digest of a file from the text of its checksum file. The text has lines of
+// digest and name, or only one digest. A text without the name of the file is an error.
 func (s *Source) find(text string, f File) (string, error) {
 	name := path.Base(f.URL)
 	for line := range strings.Lines(text) {
@@ -98,7 +106,8 @@ func (s *Source) find(text string, f File) (string, error) {
 	return "", fmt.Errorf("%s has no SHA-256 of %s: %s", s.shown(f.ChecksumURL), name, s.advice("has the wrong file there"))
 }
 
-// read reads a small file over protected connections.
+// read reads a checksum file, of at most maxChecksums bytes, over encrypted connections or the
+// loopback. upstream is its URL upstream.
 func (s *Source) read(ctx context.Context, upstream string) (string, error) {
 	var text []byte
 	err := persist(ctx, func() (bool, error) {
@@ -112,7 +121,8 @@ func (s *Source) read(ctx context.Context, upstream string) (string, error) {
 	return string(text), err
 }
 
-// locate returns the URL from which a file is requested.
+// locate returns the URL from which a file is requested: its URL at the mirror, or upstream if
+// s.Base is "".
 func (s *Source) locate(upstream string) string {
 	if s.Base == "" {
 		return upstream
@@ -121,14 +131,15 @@ func (s *Source) locate(upstream string) string {
 	return strings.TrimRight(s.Base, "/") + "/" + rest
 }
 
-// unprotected reports whether the request for a file passes a network unencrypted.
+// unprotected reports whether the request for a file passes a network without encryption. upstream
+// is its URL upstream.
 func (s *Source) unprotected(upstream string) bool {
 	u, err := url.Parse(s.locate(upstream))
 	return err == nil && unencrypted(u)
 }
 
-// unencrypted reports whether a request to the URL passes a network unencrypted. The loopback is no
-// network.
+// unencrypted reports whether a request to the URL passes a network without encryption. The
+// loopback does not count as a network.
 func unencrypted(u *url.URL) bool {
 	if u.Scheme != "http" || u.Hostname() == "localhost" {
 		return false
@@ -137,16 +148,18 @@ func unencrypted(u *url.URL) bool {
 	return err != nil || !ip.IsLoopback()
 }
 
-// shown returns the URL of a file for messages.
+// shown returns the URL from which a file is requested, as messages may show it. upstream is its
+// URL upstream.
 func (s *Source) shown(upstream string) string {
 	at := s.locate(upstream)
 	if _, err := url.Parse(at); err != nil {
 		return upstream
 	}
-	return ShownLocation(at)
+	return neutral.ShownLocation(at)
 }
 
-// advice returns whom to look at: upstream or the mirror.
+// advice returns a text for messages that names the party whose fault it may be: upstream or the
+// mirror. fault says what that party did, such as "has no such file".
 func (s *Source) advice(fault string) string {
 	if s.Base == "" {
 		return "upstream " + fault + ", or the catalogue has the wrong URL"

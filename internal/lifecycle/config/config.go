@@ -1,5 +1,6 @@
-// Package config reads and writes files that describe clusters: Orrery's Cluster, strictly,
-// KubeKey's Cluster, a commented template, and the file of a running cluster.
+// Package config reads and writes files that describe clusters. It reads Orrery's Cluster,
+// strictly, and KubeKey's Cluster. It writes a commented template, and the file for a new cluster
+// like a running one.
 package config
 
 import (
@@ -23,19 +24,22 @@ const (
 	provisionPath = "spec.provision"
 )
 
-// Read is the result of Parse.
+// Read is a cluster that Parse has read from a file.
 type Read struct {
 	Cluster *clusterv1alpha1.Cluster
-	// Ignored lists the fields without effect, each as "spec.kubernetes.kata: reason".
+	// Ignored lists the fields of KubeKey's Cluster that have no effect here, each as
+	// "spec.kubernetes.kata: reason".
 	Ignored []string
-	// Defaults lists fields of KubeKey that are not set and have another default there, each as
-	// "spec.network.plugin: what is done instead".
+	// Defaults lists fields of KubeKey's Cluster that the file does not set and whose default is
+	// another one here. Each is "spec.network.plugin: what is done instead".
 	Defaults []string
 }
 
-// Parse reads a cluster from a file in the directory dir. Relative paths in the file are relative
-// to dir. An unknown field is an error in Orrery's Cluster. In KubeKey's Cluster it is listed in
-// Ignored. Parse sets no defaults and does not validate the spec.
+// Parse reads the cluster in the content of a file, which has Orrery's or KubeKey's Cluster. dir is
+// the directory of the file: relative paths in the spec become relative to dir. If dir is "", they
+// stay as they are. An unknown field is an error in Orrery's Cluster. In KubeKey's Cluster it is
+// listed in Ignored, and value files of charts are read into the spec. Parse sets no defaults and
+// does not validate the spec.
 func Parse(content []byte, dir string) (*Read, error) {
 	docs, err := documents(content)
 	if err != nil {
@@ -64,18 +68,21 @@ func Parse(content []byte, dir string) (*Read, error) {
 		docs[0].line, docs[0].apiVersion, docs[0].kind, apiVersion, kind)
 }
 
-// document is a YAML document in a file.
+// document is one YAML document in the file that Parse reads.
 type document struct {
-	// line is the line of the file at which it begins.
+	// line is the line of the file at which the document begins.
 	line int
-	// yaml begins with empty lines, so that line numbers in messages are those of the file.
+	// yaml is the text of the document after empty lines, so that line numbers in messages are those
+	// of the file.
 	yaml             []byte
 	json             []byte
 	apiVersion, kind string
 	name             string
 }
 
-// documents splits a file at its --- lines. It skips documents with only comments.
+// documents splits the content of a file into its YAML documents, at lines that begin with ---. It
+// skips documents that have only comments. A document that is not an object, or has a key twice, is
+// an error.
 func documents(content []byte) ([]document, error) {
 	var (
 		docs  []document
@@ -126,7 +133,8 @@ func documents(content []byte) ([]document, error) {
 	return docs, nil
 }
 
-// cluster decodes Orrery's Cluster strictly.
+// cluster decodes the document as Orrery's Cluster, strictly. It returns an error, with line
+// numbers, for unknown fields, and if the name or spec.provision is missing.
 func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
 	cluster := &clusterv1alpha1.Cluster{}
 	unknown, err := json.UnmarshalStrict(d.json, cluster)
@@ -146,7 +154,8 @@ func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
 	return cluster, nil
 }
 
-// unhonoured returns errors for fields that exist only so that the hub can refuse them.
+// unhonoured returns errors for fields of a Cluster that are set but have no effect. The API has
+// them only so that the hub can refuse them. The errors look like those for unknown fields.
 func unhonoured(s clusterv1alpha1.ClusterSpec) []error {
 	var errs []error
 	for _, field := range []struct {
@@ -166,9 +175,12 @@ func unhonoured(s clusterv1alpha1.ClusterSpec) []error {
 	return errs
 }
 
+// mistyped matches the error of encoding/json for a value of the wrong type. Its groups are the
+// value, the field and the type.
 var mistyped = regexp.MustCompile(`^json: cannot unmarshal (\S+) .*into Go struct field [^.]*\.(\S+) of type (\S+)$`)
 
-// plain rewrites a JSON decoding error without Go types.
+// plain rewrites the error of decoding JSON so that the user sees no Go types. It returns any other
+// error, and nil, unchanged.
 func plain(err error) error {
 	if err == nil {
 		return nil
@@ -179,7 +191,8 @@ func plain(err error) error {
 	return err
 }
 
-// resolve makes relative paths of a spec relative to dir, the directory of its file.
+// resolve makes relative paths in a spec relative to dir, the directory of its file. URLs and paths
+// that begin with ~ stay as they are. If dir is "", all paths stay.
 func resolve(spec *clusterv1alpha1.Provision, dir string) {
 	at := func(path *string) {
 		if p := *path; p != "" && dir != "" && !filepath.IsAbs(p) && !strings.HasPrefix(p, "~") && !strings.Contains(p, "://") {

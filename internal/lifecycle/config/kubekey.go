@@ -20,10 +20,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// tree is a decoded map.
+// tree is a decoded JSON object.
 type tree = map[string]any
 
-// parseKubeKey converts KubeKey's Cluster. Each field is converted or listed as ignored.
+// parseKubeKey converts KubeKey's Cluster to Orrery's. Each field that requests something is
+// converted, or listed in Ignored of the result. others are the other documents of the file, which
+// are ignored, too. dir is the directory of the file.
 func parseKubeKey(d document, others []document, dir string) (*Read, error) {
 	var in struct {
 		Metadata tree `json:"metadata"`
@@ -39,7 +41,7 @@ func parseKubeKey(d document, others []document, dir string) (*Read, error) {
 	for _, other := range others {
 		c.ignore(fmt.Sprintf("%s %s", other.kind, other.name), "is no Cluster; KubeSphere and what configures it are applied as add-ons")
 	}
-	spec, _ := c.walk("", "", in.Spec).(tree)
+	spec, _ := c.visit("", "", in.Spec).(tree)
 	if spec == nil {
 		spec = tree{}
 	}
@@ -58,21 +60,25 @@ func parseKubeKey(d document, others []document, dir string) (*Read, error) {
 	return &Read{Cluster: cluster, Ignored: c.ignored, Defaults: c.different}, nil
 }
 
-// conversion converts a spec of KubeKey.
+// conversion converts the spec of one KubeKey Cluster, for parseKubeKey. Its methods change the
+// spec that they get, and add lines about fields without effect to ignored.
 type conversion struct {
 	dir     string
 	ignored []string
-	// different are the defaults that differ from KubeKey's, of fields that are not set.
+	// different lists fields that are not set and whose default in Orrery differs from that in
+	// KubeKey.
 	different []string
 }
 
+// ignore adds a line about a field without effect, with the reason.
 func (c *conversion) ignore(path, reason string) {
 	c.ignored = append(c.ignored, path+": "+reason)
 }
 
-// walk returns the part of a value that the rules keep. generic is the path without indices, which
-// selects the rule.
-func (c *conversion) walk(generic, path string, value any) any {
+// visit returns a copy of the parts of a value that the rules keep, and lists the other parts in
+// c.ignored. path is the path of the value in the spec, for messages. generic is the same path
+// without indices, which selects the rule.
+func (c *conversion) visit(generic, path string, value any) any {
 	switch value := value.(type) {
 	case tree:
 		kept := tree{}
@@ -83,13 +89,16 @@ func (c *conversion) walk(generic, path string, value any) any {
 	case []any:
 		var kept []any
 		for i, item := range value {
-			kept = append(kept, c.walk(generic+"[]", fmt.Sprintf("%s[%d]", path, i), item))
+			kept = append(kept, c.visit(generic+"[]", fmt.Sprintf("%s[%d]", path, i), item))
 		}
 		return kept
 	}
 	return value
 }
 
+// field visits one field of an object: it adds the field to kept if the rules keep the field or a
+// part of it. Otherwise the field has no effect, and is listed in c.ignored if it requests
+// something. generic and path are as in visit.
 func (c *conversion) field(kept tree, generic, path, key string, value any) {
 	r, known := rules[generic]
 	switch {
@@ -100,7 +109,7 @@ func (c *conversion) field(kept tree, generic, path, key string, value any) {
 	case known:
 		kept[key] = value
 	case within[generic]:
-		if under := c.walk(generic, path, value); asks(under) {
+		if under := c.visit(generic, path, value); asks(under) {
 			kept[key] = under
 		}
 	case asks(value):
@@ -108,6 +117,7 @@ func (c *conversion) field(kept tree, generic, path, key string, value any) {
 	}
 }
 
+// join appends a key to a path of a field. path may be "".
 func join(path, key string) string {
 	if path == "" {
 		return key
@@ -115,8 +125,8 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// asks reports whether a value requests something. Empty values, false and 0 do not, because
-// Orrery does the same without the field.
+// asks reports whether the value of a field requests something. Empty values, false and 0 do not,
+// because Orrery does the same without the field.
 func asks(value any) bool {
 	switch value := value.(type) {
 	case nil:
@@ -140,6 +150,8 @@ func asks(value any) bool {
 	return true
 }
 
+// decode decodes the converted spec, and the metadata, as Orrery's Cluster. A field that the
+// Cluster does not have is an error.
 func (c *conversion) decode(metadata, spec tree) (*clusterv1alpha1.Cluster, error) {
 	content, err := json.Marshal(tree{"apiVersion": apiVersion, "kind": kind, "metadata": metadata, "spec": tree{"provision": spec}})
 	if err != nil {
@@ -153,10 +165,11 @@ func (c *conversion) decode(metadata, spec tree) (*clusterv1alpha1.Cluster, erro
 	return cluster, nil
 }
 
-// defaultDomain is the domain of Services if a file does not set one, here and in KubeKey.
+// defaultDomain is the DNS domain of Services if a file sets none. KubeKey has the same default.
 const defaultDomain = "cluster.local"
 
-// defaults reports the fields that are not set and have another default in KubeKey.
+// defaults lists in c.different the fields that the spec does not set and whose default in Orrery
+// differs from that in KubeKey.
 func (c *conversion) defaults(spec tree) {
 	note := func(path, reason string) { c.different = append(c.different, path+": "+reason) }
 	kubernetes, network, etcd := child(spec, "kubernetes"), child(spec, "network"), child(spec, "etcd")
@@ -174,7 +187,8 @@ func (c *conversion) defaults(spec tree) {
 	}
 }
 
-// refuse returns an error for settings that would lead to another kind of cluster.
+// refuse returns an error for settings with which Orrery would build another kind of cluster than
+// KubeKey.
 func (c *conversion) refuse(spec tree) error {
 	kubernetes, network := child(spec, "kubernetes"), child(spec, "network")
 	if t := take[string](kubernetes, "type"); t != "" && t != "kubernetes" {
@@ -186,7 +200,8 @@ func (c *conversion) refuse(spec tree) error {
 	return nil
 }
 
-// roles renames the role groups, and drops the registry's, which is not supported yet.
+// roles renames role group master to control-plane. It drops role group registry, which is not
+// supported yet, and hosts that would only run a registry.
 func (c *conversion) roles(spec tree) error {
 	groups := child(spec, "roleGroups")
 	planes := append(list(groups, "control-plane"), list(groups, "master")...)
@@ -201,9 +216,12 @@ func (c *conversion) roles(spec tree) error {
 	}
 	c.ignore("spec.roleGroups.registry", toCome+": a registry on a host comes with offline artifacts")
 	expanded := map[string][]string{}
-	for role, names := range map[string]any{"registry": registry, "etcd": groups["etcd"], "control-plane": groups["control-plane"], "worker": groups["worker"]} {
+	for _, role := range []string{"registry", "etcd", "control-plane", "worker"} {
 		asked := map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{}
-		items, _ := names.([]any)
+		items := registry
+		if role != "registry" {
+			items, _ = groups[role].([]any)
+		}
 		for _, item := range items {
 			if name, ok := item.(string); ok {
 				asked["hosts"] = append(asked["hosts"], name)
@@ -230,8 +248,9 @@ func (c *conversion) roles(spec tree) error {
 	return nil
 }
 
-// endpoint converts controlPlaneEndpoint. KubeKey writes the domain to /etc/hosts, which Orrery
-// never edits.
+// endpoint converts controlPlaneEndpoint. KubeKey writes its domain to /etc/hosts, which Orrery
+// never edits. Without externalDNS, the domain is therefore only added to the certificates of API
+// servers.
 func (c *conversion) endpoint(spec tree) error {
 	endpoint := child(spec, "controlPlaneEndpoint")
 	balancer, external := take[string](endpoint, "internalLoadbalancer"), take[bool](endpoint, "externalDNS")
@@ -255,10 +274,11 @@ func (c *conversion) endpoint(spec tree) error {
 	return nil
 }
 
+// notLabel matches the characters that cannot be in a DNS label.
 var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
-// system converts the scripts. Their names become labels, and postClusterInstall is merged into
-// postInstall.
+// system converts the scripts. Their names become unique labels, postClusterInstall is put
+// before postInstall, and scripts without an interpreter line get that of bash.
 func (c *conversion) system(spec tree) error {
 	system := child(spec, "system")
 	if take[bool](system, "skipConfigureOS") {
@@ -300,6 +320,8 @@ func (c *conversion) system(spec tree) error {
 	return nil
 }
 
+// kubernetes converts spec.kubernetes: the form of the version and of arguments, and the name of
+// the cluster.
 func (c *conversion) kubernetes(spec tree) error {
 	kubernetes := child(spec, "kubernetes")
 	if version, ok := kubernetes["version"].(string); ok && version != "" && !strings.HasPrefix(version, "v") {
@@ -325,6 +347,7 @@ func (c *conversion) kubernetes(spec tree) error {
 	return nil
 }
 
+// withoutDashes removes leading dashes from the arguments, in place.
 func withoutDashes(args []any) {
 	for i, arg := range args {
 		if arg, ok := arg.(string); ok {
@@ -333,6 +356,7 @@ func withoutDashes(args []any) {
 	}
 }
 
+// etcd converts spec.etcd. etcd as a static pod of kubeadm becomes one that Orrery runs.
 func (c *conversion) etcd(spec tree) error {
 	etcd := child(spec, "etcd")
 	withoutDashes(list(etcd, "extraArgs"))
@@ -346,7 +370,8 @@ func (c *conversion) etcd(spec tree) error {
 	return nil
 }
 
-// auths converts the settings of registries. Only skipped verification is supported.
+// auths converts the settings of registries (registry.auths) to insecureRegistries. Only plainHTTP
+// and skipTLSVerify are supported. Other settings are listed as ignored.
 func (c *conversion) auths(spec tree) error {
 	registry := child(spec, "registry")
 	auths, _ := registry["auths"].(tree)
@@ -366,7 +391,8 @@ func (c *conversion) auths(spec tree) error {
 	return nil
 }
 
-// addons removes one level of nesting, and converts value flags and files to values.
+// addons converts spec.addons: it moves the fields below sources one level up, and reads the flags
+// and the file with values of a chart into its values.
 func (c *conversion) addons(spec tree) error {
 	for i, item := range list(spec, "addons") {
 		addon, _ := item.(tree)
@@ -397,6 +423,8 @@ func (c *conversion) addons(spec tree) error {
 	return nil
 }
 
+// values returns the values of a chart: those in the file, overridden by the flags. file is
+// relative to c.dir, and may be "". Each flag is name=value as for Helm's --set.
 func (c *conversion) values(file string, flags []any) (tree, error) {
 	values := tree{}
 	if file != "" {
@@ -421,7 +449,9 @@ func (c *conversion) values(file string, flags []any) (tree, error) {
 	return values, nil
 }
 
-// child returns the map at a key. It creates a missing one.
+// child returns the object at a key of an object. If the key is missing, it adds an empty object
+// there. If the key has a value of another type, that value stays, and child returns a new object
+// that is not part of of.
 func child(of tree, key string) tree {
 	if under, ok := of[key].(tree); ok {
 		return under
@@ -433,12 +463,14 @@ func child(of tree, key string) tree {
 	return under
 }
 
+// list returns the list at a key of an object, or nil if there is no list.
 func list(of tree, key string) []any {
 	items, _ := of[key].([]any)
 	return items
 }
 
-// take removes and returns a value. A value of another type stays, and decoding the Cluster fails.
+// take removes the value at a key of an object and returns it. It returns the zero value if the key
+// is missing. A value of another type is not removed, so that decoding the Cluster fails later.
 func take[T any](of tree, key string) T {
 	value, ok := of[key].(T)
 	if ok || of[key] == nil {
@@ -447,6 +479,7 @@ func take[T any](of tree, key string) T {
 	return value
 }
 
+// unique returns the items in their order, without repetitions, in a new slice.
 func unique(items []any) []any {
 	var kept []any
 	for _, item := range items {

@@ -340,6 +340,7 @@ func TestKubeKeyRefused(t *testing.T) {
 		"Hybridnet":   {head + "  network: {plugin: hybridnet}", "line 1: spec.network.plugin: hybridnet is not installed: use flannel, calico, cilium or kubeovn, or none with an add-on"},
 		"NoName":      {"apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Cluster\n", "line 1: metadata.name is missing: give the cluster a name"},
 		"WrongType":   {head + "  kubernetes: {maxPods: many}", "line 1: read KubeKey's Cluster: spec.provision.kubernetes.maxPods is string and must be int32"},
+		"BadRanges":   {head + "  roleGroups: {registry: ['node[3:1]'], etcd: ['node[4:1]'], control-plane: ['node[5:1]'], worker: ['node[6:1]']}", `line 1: spec.roleGroups.registry: roleGroups[hosts][0]: the range "node[3:1]" ends before it starts: write the lower number first`},
 		"BadRange":    {head + "  roleGroups: {registry: ['node[3:1]']}", `line 1: spec.roleGroups.registry: roleGroups[hosts][0]: the range "node[3:1]" ends before it starts: write the lower number first`},
 		"NoValues":    {head + "  addons: [{name: a, sources: {chart: {name: a, valuesFile: none.yaml}}}]", "line 1: spec.addons[0].sources.chart: read valuesFile: open testdata/none.yaml: no such file or directory"},
 		"SecretValue": {head + "  addons: [{name: a, sources: {chart: {name: a, values: ['a[=s3cret']}}}]", "line 1: spec.addons[0].sources.chart: values[0] is not a name=value as Helm's --set takes it"},

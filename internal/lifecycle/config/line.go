@@ -12,10 +12,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// quoted matches the quoted field at the end of an error.
 var quoted = regexp.MustCompile(`"([^"]+)"$`)
 
-// at adds line numbers to errors that end with a quoted field, such as: unknown field
-// "spec.hosts[0].prot".
+// at joins the errors about fields of the document, sorted by line. An error that ends with a
+// quoted field, such as unknown field "spec.hosts[0].prot", gets a line number. at changes the
+// slice.
 func (d document) at(problems []error) error {
 	lines := map[error]int{}
 	for _, p := range problems {
@@ -32,10 +34,11 @@ func (d document) at(problems []error) error {
 	return errors.Join(problems...)
 }
 
+// segment matches the first key, or the first index in brackets, of the path of a field.
 var segment = regexp.MustCompile(`^\.?([^.\[\]]+)|^\[(\d+)\]`)
 
-// lineOf returns the line of a field, such as spec.hosts[0].name, or of its nearest parent. It is
-// zero if there is none.
+// lineOf returns the line in the file of a field, such as spec.hosts[0].name, or of its nearest
+// parent that exists. It is zero if there is none.
 func (d document) lineOf(path string) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal(d.yaml, &root); err != nil || len(root.Content) == 0 {

@@ -22,9 +22,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FromCluster returns the file for a cluster like the running one behind cfg, by any tool.
-// Notes at its head list what the API does not show and the user must fill in, such as logins of
-// hosts.
+// FromCluster returns a configuration file for a new cluster like the running one to which cfg
+// connects. Any tool may have built the running cluster. FromCluster reads its API and changes
+// nothing. Notes at the head of the file list what the API does not show and what the user may not
+// read. They also list what the user must fill in, such as logins of hosts. name is that of the new
+// cluster. Without the right to list nodes, FromCluster returns an error.
 func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, error) {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -50,7 +52,10 @@ func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, er
 	return s.render()
 }
 
-// live collects the settings of a running cluster in a sheet.
+// live reads the settings of a running cluster into a sheet, which has the values of the new file.
+// A setting that cannot be read keeps its default. podsKnown, servicesKnown and dnsKnown are true
+// if the networks of pods and Services and the DNS domain were read. list has the Nodes, sorted by
+// name. isKubeadm is true if kubeadm's ConfigMap was read.
 type live struct {
 	kubernetes.Interface
 	*sheet
@@ -60,18 +65,22 @@ type live struct {
 	podsKnown, servicesKnown, dnsKnown bool
 }
 
+// notef adds a note for the user, which is written at the head of the file.
 func (s *sheet) notef(format string, args ...any) {
 	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
 }
 
-// release returns a version without the suffix of a distribution.
+// release returns a Kubernetes version such as v1.36.3 without the suffix of a distribution (+k3s1)
+// or of a pre-release (-rc.1).
 func release(version string) string {
 	version, _, _ = strings.Cut(version, "+")
 	version, _, _ = strings.Cut(version, "-")
 	return version
 }
 
-// optional ignores the errors NotFound and Forbidden. It wraps other errors.
+// optional filters the error of reading an optional object from the running cluster. It returns nil
+// for nil, NotFound and Forbidden, because the setting then only stays unknown. It wraps any other
+// error. what names the object in the message.
 func optional(err error, what string) error {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return nil
@@ -84,6 +93,8 @@ const (
 	labelMaster       = "node-role.kubernetes.io/master"
 )
 
+// nodes reads the Nodes of the running cluster into l.list. From them it sets the hosts of the
+// sheet, their roles and the maximum number of pods.
 func (l *live) nodes(ctx context.Context) error {
 	nodes, err := l.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -121,6 +132,7 @@ func (l *live) nodes(ctx context.Context) error {
 	return nil
 }
 
+// internalIPs returns the internal IP addresses in the status of a Node.
 func internalIPs(n corev1.Node) []string {
 	var ips []string
 	for _, a := range n.Status.Addresses {
@@ -131,7 +143,9 @@ func internalIPs(n corev1.Node) []string {
 	return ips
 }
 
-// ownLabels returns the labels that users put on a node, as JSON. It is empty if there are none.
+// ownLabels returns, as a JSON object, those of a Node's labels that users have set. These are the
+// labels outside the domains kubernetes.io and k8s.io and their subdomains. It returns "" if there
+// are none.
 func ownLabels(labels map[string]string) string {
 	own := maps.Clone(labels)
 	maps.DeleteFunc(own, func(key, _ string) bool {
@@ -145,7 +159,8 @@ func ownLabels(labels map[string]string) string {
 	return string(content)
 }
 
-// configMap returns the data of a ConfigMap in kube-system, or nil if it is missing or forbidden.
+// configMap returns the data of a ConfigMap in namespace kube-system. It returns nil without an
+// error if the ConfigMap is missing or may not be read.
 func (l *live) configMap(ctx context.Context, name string) (map[string]string, error) {
 	found, err := l.CoreV1().ConfigMaps("kube-system").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -154,7 +169,9 @@ func (l *live) configMap(ctx context.Context, name string) (map[string]string, e
 	return found.Data, nil
 }
 
-// kubeadm reads the ConfigMap of kubeadm, which has most of the settings.
+// kubeadm reads kubeadm's ConfigMap, which has most of the settings, into the sheet. If the
+// ConfigMap is missing or may not be read, that is no error. If it is invalid, it is left out with
+// a note.
 func (l *live) kubeadm(ctx context.Context) error {
 	data, err := l.configMap(ctx, "kubeadm-config")
 	if err != nil || data == nil {
@@ -175,7 +192,7 @@ func (l *live) kubeadm(ctx context.Context) error {
 	}
 	if err := yaml.Unmarshal([]byte(data["ClusterConfiguration"]), &conf); err != nil {
 		l.notef("ConfigMap kube-system/kubeadm-config is not understood, and was left out.")
-		return nil //nolint:nilerr // the note is what the reader needs
+		return nil //nolint:nilerr // the note in the file reports it
 	}
 	l.isKubeadm = true
 	if n := conf.Networking; n.DNSDomain != "" {
@@ -194,7 +211,8 @@ func (l *live) kubeadm(ctx context.Context) error {
 	return nil
 }
 
-// nodeAt returns the node with an address.
+// nodeAt returns the name of the Node that has an internal IP address. It returns false if no Node
+// has it.
 func (l *live) nodeAt(address string) (string, bool) {
 	for _, n := range l.list {
 		if slices.Contains(internalIPs(n), address) {
@@ -204,8 +222,9 @@ func (l *live) nodeAt(address string) (string, bool) {
 	return "", false
 }
 
-// reachedAt sets the endpoint of the control plane from host and port. The address of a node is not
-// used.
+// reachedAt sets where clients reach the new control plane: the port, and the IP address or the
+// domain. endpoint is kubeadm's controlPlaneEndpoint, as host:port or only a host, and may be "".
+// The address of a Node is not used, because the new cluster has other nodes.
 func (l *live) reachedAt(endpoint string) {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
@@ -225,8 +244,9 @@ func (l *live) reachedAt(endpoint string) {
 	}
 }
 
-// etcdAt sets the endpoints of an etcd that kubeadm did not create. KubeKey runs such an etcd on
-// the nodes.
+// etcdAt sets how the new cluster gets its etcd, from the endpoints of an etcd that kubeadm did not
+// create. If every endpoint is the address of a Node, as with KubeKey, these nodes become the
+// members of etcd. Otherwise etcd is external, with a note.
 func (l *live) etcdAt(endpoints []string) {
 	var members []string
 	for _, e := range endpoints {
@@ -246,6 +266,9 @@ func (l *live) etcdAt(endpoints []string) {
 	l.notef("etcd is external: fill in etcd.external.caFile, certFile and keyFile.")
 }
 
+// proxy reads the mode of kube-proxy from its ConfigMap, and the networks of pods if they are not
+// known yet. If the ConfigMap is missing in a cluster that kubeadm built, there is no kube-proxy.
+// If it is missing in any other cluster, the default stays.
 func (l *live) proxy(ctx context.Context) error {
 	data, err := l.configMap(ctx, "kube-proxy")
 	if err != nil {
@@ -261,7 +284,7 @@ func (l *live) proxy(ctx context.Context) error {
 	}
 	if err := yaml.Unmarshal([]byte(data["config.conf"]), &conf); err != nil {
 		l.notef("ConfigMap kube-system/kube-proxy is not understood, and was left out.")
-		return nil //nolint:nilerr // the note is what the reader needs
+		return nil //nolint:nilerr // the note in the file reports it
 	}
 	l.ProxyMode = cmp.Or(conf.Mode, "iptables")
 	if conf.ClusterCIDR != "" && !l.podsKnown {
@@ -270,11 +293,14 @@ func (l *live) proxy(ctx context.Context) error {
 	return nil
 }
 
-// plugins maps DaemonSets to their network plugins. Canal is flannel with policies.
+// plugins maps the names of DaemonSets to the network plugins to which they belong. Canal is
+// flannel with policies.
 var plugins = map[string]string{
 	"kube-flannel-ds": "flannel", "canal": "flannel", "calico-node": "calico", "cilium": "cilium", "kube-ovn-cni": "kubeovn",
 }
 
+// plugin finds the network plugin of the running cluster by the name of its DaemonSet. If it finds
+// none, the default stays, with a note.
 func (l *live) plugin(ctx context.Context) error {
 	sets, err := l.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
 	if err := optional(err, "the DaemonSets"); err != nil {
@@ -290,7 +316,8 @@ func (l *live) plugin(ctx context.Context) error {
 	return nil
 }
 
-// endpoint reads the port of the API servers from the EndpointSlice of the Service kubernetes.
+// endpoint reads the port of the API servers from the EndpointSlice of the Service kubernetes. It
+// leaves the port if reachedAt has found an address or a domain.
 func (l *live) endpoint(ctx context.Context) error {
 	slice, err := l.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err := optional(err, "EndpointSlice default/kubernetes"); err != nil {
@@ -304,7 +331,8 @@ func (l *live) endpoint(ctx context.Context) error {
 	return nil
 }
 
-// services reads the networks of Services. The API has them since Kubernetes 1.33.
+// services reads the networks of Services from the ServiceCIDR, a type that Kubernetes serves since
+// 1.33, unless they are known already. If there is no ServiceCIDR, the default stays, with a note.
 func (l *live) services(ctx context.Context) error {
 	if l.servicesKnown {
 		return nil
@@ -326,8 +354,11 @@ func (l *live) services(ctx context.Context) error {
 	return nil
 }
 
+// zone matches the line in CoreDNS's configuration that names the DNS domain of Services.
 var zone = regexp.MustCompile(`(?m)^\s*kubernetes\s+([a-zA-Z0-9.-]+)`)
 
+// domain reads the DNS domain of Services from CoreDNS's ConfigMap, unless it is known already. If
+// it cannot be found, the default stays, with a note.
 func (l *live) domain(ctx context.Context) error {
 	if l.dnsKnown {
 		return nil
@@ -344,8 +375,9 @@ func (l *live) domain(ctx context.Context) error {
 	return nil
 }
 
-// podsFromNodes guesses the pods' networks: for each family the smallest that contains those of all
-// nodes.
+// podsFromNodes guesses the networks of pods, when no setting shows them. For each IP family it
+// takes the smallest network that contains the first address of each Node's pod network. A note
+// asks the user to check the result. It returns false if no Node has a pod network.
 func (l *live) podsFromNodes() bool {
 	var networks []netip.Prefix
 	for _, n := range l.list {

@@ -29,9 +29,10 @@ var sheetTemplate = template.Must(template.New("cluster").Funcs(template.FuncMap
 	},
 }).Parse(sheetText))
 
+// plainText matches texts that need no quotes in YAML, unless YAML reads them as another type.
 var plainText = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9./-]*$`)
 
-// text formats a string for YAML, with quotes if needed.
+// text formats a string as a YAML scalar on one line, with quotes if they are needed.
 func text(s string) string {
 	var read any
 	if err := yaml.Unmarshal([]byte(s), &read); err == nil && read == s && plainText.MatchString(s) {
@@ -40,7 +41,8 @@ func text(s string) string {
 	return strconv.Quote(s)
 }
 
-// sheet has the values for the template of a file.
+// sheet has the values that are filled into the template of a configuration file. newSheet makes
+// it, and render returns the file.
 type sheet struct {
 	Name, Origin string
 	// Live is true for the values of a running cluster. Notes list what its API does not show.
@@ -59,10 +61,12 @@ type sheet struct {
 	Pods, Services               string
 }
 
-// sheetHost is a host in the file. Labels are JSON.
+// sheetHost is a host in a sheet. Internal is the internal address. Labels are a JSON object, or
+// "".
 type sheetHost struct{ Name, Address, Internal, Arch, Labels string }
 
-// newSheet returns a sheet with the defaults of all fields.
+// newSheet returns a sheet for a cluster with this name and version of Kubernetes: the defaults of
+// a spec, without hosts.
 func newSheet(name, version string) *sheet {
 	spec := &clusterv1alpha1.Provision{Kubernetes: clusterv1alpha1.Kubernetes{Version: version}}
 	plan.Default(name, spec)
@@ -73,6 +77,7 @@ func newSheet(name, version string) *sheet {
 	}
 }
 
+// render fills the values into the template, and returns the configuration file.
 func (s *sheet) render() ([]byte, error) {
 	var b bytes.Buffer
 	if err := sheetTemplate.Execute(&b, s); err != nil {
@@ -81,8 +86,9 @@ func (s *sheet) render() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Template returns a commented file for a cluster of one host. It has every field, with its default
-// or an example.
+// Template returns a commented configuration file for a cluster of one host, with which a user
+// begins. It has every field, with its default or an example. name is that of the cluster, and
+// version that of Kubernetes.
 func Template(name, version string) []byte {
 	s := newSheet(name, version)
 	s.Origin = "Fill in your hosts."

@@ -11,17 +11,19 @@ import (
 	"path/filepath"
 	"time"
 
-	"orrery.dev/orrery/internal/lifecycle/catalog"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 const (
-	// maxFetched bounds a manifest or chart archive, in bytes.
+	// maxFetched is the maximum size, in bytes, of a manifest or chart archive that Fetch downloads.
 	maxFetched = 64 << 20
-	// fetchTimeout bounds the download of a manifest or chart archive.
+	// fetchTimeout bounds one download by Fetch.
 	fetchTimeout = 2 * time.Minute
 )
 
-// Fetch reads a manifest or chart archive of at most 64 MiB from an http:// or https:// URL.
+// Fetch downloads a manifest or chart archive from an http:// or https:// URL and returns its
+// content. It may have at most 64 MiB and take at most two minutes. A status other than 200 is an
+// error. Errors do not show a token in the URL.
 func Fetch(ctx context.Context, location string) (content []byte, err error) {
 	if u, err := url.Parse(location); err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, errors.New("manifests and charts are read from http:// and https:// URLs only")
@@ -30,31 +32,31 @@ func Fetch(ctx context.Context, location string) (content []byte, err error) {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", catalog.ShownLocation(location), err)
+		return nil, fmt.Errorf("get %s: %w", neutral.ShownLocation(location), err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err // without the URL, which may have a token
 		}
-		return nil, fmt.Errorf("get %s: %w", catalog.ShownLocation(location), err)
+		return nil, fmt.Errorf("get %s: %w", neutral.ShownLocation(location), err)
 	}
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("get %s: %s", catalog.ShownLocation(location), resp.Status)
+		return nil, fmt.Errorf("get %s: %s", neutral.ShownLocation(location), resp.Status)
 	}
 	content, err = io.ReadAll(io.LimitReader(resp.Body, maxFetched+1))
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", catalog.ShownLocation(location), err)
+		return nil, fmt.Errorf("get %s: %w", neutral.ShownLocation(location), err)
 	}
 	if len(content) > maxFetched {
-		return nil, fmt.Errorf("get %s: it is larger than %d MiB", catalog.ShownLocation(location), maxFetched>>20)
+		return nil, fmt.Errorf("get %s: it is larger than %d MiB", neutral.ShownLocation(location), maxFetched>>20)
 	}
 	return content, nil
 }
 
-// AgentFile returns the path of the agent for an architecture: orrery-agent-linux-ARCH beside the
-// running executable.
+// AgentFile returns the path of the agent executable for an architecture such as amd64: the file
+// orrery-agent-linux-ARCH beside the running executable. A missing file is an error.
 func AgentFile(arch string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,5 +1,7 @@
-// Package content decides which host gets which file from which source, and downloads manifests and
-// charts. It does not connect to hosts. The engine performs what Spread decides.
+// Package content decides, with Spread, which host gets which release file from which other host,
+// or from the machine that runs Orrery (the control machine). The engine (package lifecycle)
+// performs what Spread decides. Fetch downloads manifests and charts from URLs. The package does
+// not connect to hosts.
 package content
 
 import (
@@ -9,40 +11,44 @@ import (
 )
 
 const (
-	// maxCopies is how often the control machine sends a file. Further hosts get it from other hosts.
+	// maxCopies is how often the control machine sends the same file. Further hosts get the file from
+	// other hosts.
 	maxCopies = 2
-	// fanOut is how many hosts one host serves in parallel.
+	// fanOut is how many hosts one host sends files to in parallel.
 	fanOut = 8
 )
 
-// Delivery is a set of files for a host. The source of a digest is a host, or "" for the control
-// machine.
+// Delivery is a set of files that one host needs next, by digest. Spread.Next makes it, and the
+// caller reports its end to Spread.Done. Sources has the source of each digest: a host, or "" for
+// the control machine.
 type Delivery struct {
 	Host    string
 	Digests []string
 	Sources map[string]string
-	// From lists the hosts among the sources.
+	// From lists the hosts in Sources, each once.
 	From []string
 }
 
-// Spread assigns sources, so that a slow host does not delay others and the control machine sends
-// little. Hosts with a file pass it on. A host has one delivery at a time, with everything that it
-// misses. Spread is safe for concurrent use.
+// Spread plans the distribution of files to hosts: it decides from where each host gets the files
+// that it misses. A host that has a file passes the file on, so the control machine sends little,
+// and a slow host does not delay others. A host has one delivery at a time, with everything that it
+// misses. Spread is safe for use by several goroutines.
 type Spread struct {
-	hosts []string               // in the order of service
-	gives func(host string) bool // whether a host can serve others
+	hosts []string               // in the order in which they are served
+	gives func(host string) bool // whether a host can send files to others
 
 	mu      sync.Mutex
-	missing map[string][]string        // host → digests
-	have    map[string]map[string]bool // digest → hosts
-	copies  map[string]int             // digest → copies that the control machine sends
-	load    map[string]int             // host → hosts that it serves now
+	missing map[string][]string        // host → digests of files that it lacks
+	have    map[string]map[string]bool // digest → hosts that have the file
+	copies  map[string]int             // digest → how often the control machine has sent it
+	load    map[string]int             // host → number of hosts to which it sends now
 	busy    map[string]bool            // hosts with a delivery under way
-	forced  map[string]bool            // hosts that cannot fetch: the control machine sends all
+	forced  map[string]bool            // hosts to which the control machine sends everything
 }
 
-// NewSpread returns a Spread for hosts, in their order. missing has the digests that each misses.
-// Only hosts for which gives returns true serve others.
+// NewSpread returns a Spread for hosts, which are served in this order. missing has the digests of
+// the files that each host misses. Only hosts for which gives returns true send files to others.
+// Next calls gives with its lock held, so gives must not call the Spread.
 func NewSpread(hosts []string, missing map[string][]string, gives func(host string) bool) *Spread {
 	return &Spread{
 		hosts: hosts, missing: maps.Clone(missing), gives: gives,
@@ -50,7 +56,7 @@ func NewSpread(hosts []string, missing map[string][]string, gives func(host stri
 	}
 }
 
-// Gained records that a host has a file.
+// Gained records that a host now has the file with this digest, and so can send the file to others.
 func (s *Spread) Gained(host, digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,22 +66,25 @@ func (s *Spread) Gained(host, digest string) {
 	s.have[digest][host] = true
 }
 
-// Has reports whether a host has a file.
+// Has reports whether a host has the file with this digest, according to Gained.
 func (s *Spread) Has(host, digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.have[digest][host]
 }
 
-// Holders returns the hosts that have a file.
+// Holders returns the hosts that have the file with this digest, sorted. It includes hosts that
+// send no files to others.
 func (s *Spread) Holders(digest string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.have[digest]))
 }
 
-// Next returns the deliveries to begin now. It is empty if no host misses anything, or if the next
-// ones depend on deliveries under way.
+// Next returns the deliveries to begin now, and counts them as under way until Done. It returns
+// none if no host misses a file, or if all that can begin depends on deliveries under way. If no
+// delivery is under way and no host can send the missing files, the control machine sends them, to
+// one host at first.
 func (s *Spread) Next() []Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +97,7 @@ func (s *Spread) Next() []Delivery {
 	if len(all) > 0 || len(s.busy) > 0 {
 		return all
 	}
-	for _, name := range s.hosts { // the sources are gone: the control machine sends
+	for _, name := range s.hosts { // no source is left, so the control machine sends
 		if len(s.missing[name]) > 0 {
 			s.forced[name] = true
 			d, _ := s.delivery(name)
@@ -98,7 +107,8 @@ func (s *Spread) Next() []Delivery {
 	return nil
 }
 
-// Done records that a delivery has ended. Files that the host did not get are assigned again.
+// Done records that a delivery has ended. Files of the delivery that the host lacks, because Gained
+// was not called for them, are delivered again later.
 func (s *Spread) Done(d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,15 +119,17 @@ func (s *Spread) Done(d Delivery) {
 	s.missing[d.Host] = slices.DeleteFunc(slices.Clone(s.missing[d.Host]), func(digest string) bool { return s.have[digest][d.Host] })
 }
 
-// Idle reports whether no delivery is under way.
+// Idle reports whether no delivery is under way. The distribution is then over, unless Next returns
+// another one.
 func (s *Spread) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.busy) == 0
 }
 
-// delivery returns the next delivery for a host. It returns false if the host has one under way, or
-// if a missing file has no free source.
+// delivery returns the next delivery for a host, and counts it as under way. It returns false if
+// the host misses nothing or already has a delivery under way, or if one of the files has no free
+// source. The caller holds mu.
 func (s *Spread) delivery(name string) (Delivery, bool) {
 	if len(s.missing[name]) == 0 || s.busy[name] {
 		return Delivery{}, false
@@ -149,7 +161,8 @@ func (s *Spread) delivery(name string) (Delivery, bool) {
 	return d, true
 }
 
-// source returns the least loaded host that can serve a digest.
+// source returns the host from which a file with this digest should come: the one that now sends to
+// the fewest others. It returns false if no host with the file can send now. The caller holds mu.
 func (s *Spread) source(digest string) (string, bool) {
 	best, found := "", false
 	for _, name := range slices.Sorted(maps.Keys(s.have[digest])) {

@@ -110,8 +110,8 @@ func TestFactsOfThisMachine(t *testing.T) {
 			if !slices.Contains(f.Tools, "bash") || !slices.Contains(f.Controllers, "memory") || f.CgroupVersion == 0 {
 				t.Errorf("tools %v, controllers %v, cgroup version %d", f.Tools, f.Controllers, f.CgroupVersion)
 			}
-			if f.MemoryBytes < 1<<28 || f.DiskFreeBytes <= 0 || f.DiskFreeBytes > int64(disk.Blocks)*disk.Bsize {
-				t.Errorf("memory %d, disk %d", f.MemoryBytes, f.DiskFreeBytes)
+			if f.MemoryBytes < 1<<28 || f.DiskFreeBytes == nil || *f.DiskFreeBytes <= 0 || *f.DiskFreeBytes > int64(disk.Blocks)*disk.Bsize {
+				t.Errorf("memory %d, disk %v", f.MemoryBytes, f.DiskFreeBytes)
 			}
 			if f.Agent != "" || f.AgentError != "" {
 				t.Errorf("an agent that is not there says %q %q", f.Agent, f.AgentError)

@@ -20,14 +20,19 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// longest bounds a value, in bytes, because values appear in messages.
+// longest is the maximum length, in bytes, of a value that the script prints, because values appear
+// in messages.
 const longest = 1024
 
-// errNotRun means that the output is not the script's, but for instance that of a nologin shell.
+// errNotRun means that a host printed something else than the output of the facts script, for
+// instance that of a nologin shell.
 var errNotRun = errors.New("the script did not run to its end")
 
-// Parse parses the output of the script. asked and answered are the local times of its start and
-// end.
+// Parse parses the output of the facts script of a host. asked and answered are the local times of
+// its start and end, from which ClockOffset is computed. Parse returns an error if the script did
+// not run to its end, or if the architecture or kernel is missing. Other missing facts have their
+// zero value. If the agent cannot report what was applied to the host, that is no error, and
+// AgentError says why.
 func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 	a, err := read(output)
 	if err != nil {
@@ -66,13 +71,13 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		f.SysctlsReadOnly = append(f.SysctlsReadOnly, strings.ReplaceAll(key, "/", "."))
 	}
 	for _, blob := range a["blob"] {
-		if d := digest(blob); d == "sha256:"+blob { // not one that is arriving
+		if d := digest(blob); d == "sha256:"+blob { // any other name is that of an unfinished upload
 			f.Blobs = append(f.Blobs, d)
 		}
 	}
 	if said := a["applied"]; len(said) > 0 {
 		if err := json.Unmarshal([]byte(strings.Join(said, "\n")), &f.Applied); err != nil {
-			// From an agent with another protocol only this much is known.
+			// An agent with another protocol answers in another form. Only its protocol and digest are used.
 			f.Applied = plan.Applied{Protocol: f.Applied.Protocol, Agent: f.Applied.Agent}
 			f.AgentError = fmt.Sprintf("read what the agent says: %v", err)
 		}
@@ -88,7 +93,7 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		}
 	}
 	f.Recorded = f.Recorded || f.Applied.ClusterID != ""
-	// On a host of a cluster these are files of its components and add-ons.
+	// On a host of a cluster, such files belong to its components and add-ons.
 	if f.Applied.ClusterID == "" {
 		f.Leftovers = a.leftovers()
 	}
@@ -98,10 +103,13 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 	return f, nil
 }
 
-// answer has the values of each key, in their order.
+// answer has the output of the facts script: the values that were printed for each key, in their
+// order.
 type answer map[string][]string
 
-// read parses the lines between the script's first and last. A login shell may print others before.
+// read parses the output of the facts script, which has a first and a last line of its own. A login
+// shell may print lines before them. Values that may be shown to the user are cleaned. If the first
+// or last line is missing, read returns errNotRun with the end of the output.
 func read(output []byte) (answer, error) {
 	_, body, begun := bytes.Cut(output, []byte("orrery-facts\tbegin\n"))
 	body, _, ended := bytes.Cut(body, []byte("orrery-facts\tend\n"))
@@ -118,7 +126,7 @@ func read(output []byte) (answer, error) {
 		if !ok {
 			continue
 		}
-		if key != "applied" && key != "record" { // JSON, which is not shown
+		if key != "applied" && key != "record" { // the values of these keys are JSON, which is not shown
 			value = clean(value)
 		}
 		a[key] = append(a[key], value)
@@ -126,7 +134,8 @@ func read(output []byte) (answer, error) {
 	return a, nil
 }
 
-// clean shortens a value and replaces characters that cannot be printed.
+// clean makes a value safe to show: it cuts the value to longest bytes, trims spaces, replaces each
+// character that cannot be printed by a space, and removes invalid UTF-8.
 func clean(value string) string {
 	value = strings.TrimSpace(value[:min(len(value), longest)])
 	return strings.Map(func(r rune) rune {
@@ -137,6 +146,7 @@ func clean(value string) string {
 	}, strings.ToValidUTF8(value, ""))
 }
 
+// first returns the first value that the script printed for a key, or "" if there is none.
 func (a answer) first(key string) string {
 	if len(a[key]) == 0 {
 		return ""
@@ -144,17 +154,29 @@ func (a answer) first(key string) string {
 	return a[key][0]
 }
 
-// number returns a number of the host, or zero if it is missing or invalid.
+// number returns the first value of a key as a number. It returns zero if the value is missing,
+// negative or invalid.
 func (a answer) number(key string) int64 { return number(a.first(key)) }
 
+// number parses a decimal number. It returns zero if s is negative or invalid, or so large that
+// 1024 times the number would not fit into an int64.
 func number(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64>>10 {
-		return 0
-	}
+	n, _ := decimal(s)
 	return n
 }
 
+// decimal parses a decimal number. ok is false, and n is zero, if s is negative or invalid, or so
+// large that 1024 times the number would not fit into an int64.
+func decimal(s string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>10 {
+		return 0, false
+	}
+	return n, true
+}
+
+// architecture returns the architecture for a name that uname -m prints: amd64 or arm64. It returns
+// any other name unchanged.
 func architecture(machine string) string {
 	switch machine {
 	case "x86_64":
@@ -165,7 +187,8 @@ func architecture(machine string) string {
 	return machine
 }
 
-// memory parses a line such as MemTotal: 24684092 kB, and returns bytes.
+// memory returns the total memory of the host in bytes, from a line such as "MemTotal: 24684092
+// kB". It returns zero if there is no such line.
 func (a answer) memory() int64 {
 	fields := strings.Fields(a.first("memory"))
 	if len(fields) < 2 {
@@ -174,7 +197,8 @@ func (a answer) memory() int64 {
 	return number(fields[1]) << 10
 }
 
-// release parses os-release, whose values have the quotes of a shell.
+// release returns ID, ID_LIKE and VERSION_ID from the host's /etc/os-release, without the quotes of
+// a shell. Missing values are empty.
 func (a answer) release() (id string, like []string, version string) {
 	for _, line := range a["os-release"] {
 		key, value, _ := strings.Cut(line, "=")
@@ -191,8 +215,8 @@ func (a answer) release() (id string, like []string, version string) {
 	return id, like, version
 }
 
-// controllers returns those in /sys/fs/cgroup/cgroup.controllers, or the enabled ones in
-// /proc/cgroups.
+// controllers returns the enabled cgroup controllers of the host, sorted: those in
+// /sys/fs/cgroup/cgroup.controllers and the enabled ones in /proc/cgroups.
 func (a answer) controllers() []string {
 	names := strings.Fields(a.first("controllers"))
 	for _, line := range a["cgroups"] {
@@ -204,7 +228,7 @@ func (a answer) controllers() []string {
 	return slices.Compact(names)
 }
 
-// swaps returns the first column of /proc/swaps, without its heading.
+// swaps returns the devices and files to which the host swaps: the first column of /proc/swaps.
 func (a answer) swaps() []string {
 	var swaps []string
 	for _, line := range a["swap"] {
@@ -215,22 +239,29 @@ func (a answer) swaps() []string {
 	return swaps
 }
 
-// diskFree parses the output of df -Pk, and returns bytes.
-func (a answer) diskFree() int64 {
+// diskFree returns the free bytes of /var/lib on the host, from the output of df -Pk. It returns
+// nil if they are unknown.
+func (a answer) diskFree() *int64 {
 	lines := a["df"]
 	if len(lines) == 0 {
-		return 0
+		return nil
 	}
 	if fields := strings.Fields(lines[len(lines)-1]); len(fields) >= 6 {
-		return number(fields[3]) << 10
+		if kib, ok := decimal(fields[3]); ok {
+			return new(kib << 10)
+		}
 	}
-	return 0
+	return nil
 }
 
+// copied matches the line in which dd prints how long a write took. Its group is the number of
+// seconds.
 var copied = regexp.MustCompile(`copied, ([0-9.e+-]+) s`)
 
-// fsync returns the median of dd's times. Without them it returns the mean from the kernel's
-// uptime, if that is above its resolution of 10 ms. Else it returns zero.
+// fsync returns how long one write with fsync takes on the host: the median of the times that dd
+// printed for five writes. Some versions of dd print no times. fsync then uses the kernel's uptime
+// before and after the writes, divided by five. That uptime has a resolution of 10 ms, so a result
+// of 10 ms or less counts as unknown. fsync returns zero for an unknown duration.
 func (a answer) fsync() time.Duration {
 	var took []time.Duration
 	for _, line := range a["dd"] {
@@ -256,7 +287,8 @@ func (a answer) fsync() time.Duration {
 	return 0
 }
 
-// seconds parses a decimal number of seconds.
+// seconds parses a decimal number of seconds. ok is false if the number is negative, too large or
+// invalid.
 func seconds(s string) (time.Duration, bool) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 0 && v < math.MaxInt64/1e10) {
@@ -265,8 +297,11 @@ func seconds(s string) (time.Duration, bool) {
 	return time.Duration(v * float64(time.Second)), true
 }
 
-// clock compares the host's clock at the start and end of the script with the local times. The
-// duration of the script is not part of the round trip.
+// clock returns how far the host's clock is ahead of the local clock, and the round trip without
+// the duration of the script. asked and answered are the local times before and after the script.
+// clock compares them with the host's clock at the start and the end of the script. Without two
+// valid readings the offset is zero, and the round trip includes the script. If the host's clock
+// shows no nanoseconds, the round trip has one more second, because the offset is less exact.
 func (a answer) clock(asked, answered time.Time) (offset, roundTrip time.Duration) {
 	readings := a["clock"]
 	if len(readings) != 2 {
@@ -279,7 +314,7 @@ func (a answer) clock(asked, answered time.Time) (offset, roundTrip time.Duratio
 	}
 	total := answered.Sub(asked)
 	roundTrip = total - ended.Sub(begun)
-	if roundTrip < 0 || roundTrip > total { // the host's clock was set
+	if roundTrip < 0 || roundTrip > total { // the host's clock was changed meanwhile
 		roundTrip = total
 	}
 	if coarse {
@@ -288,8 +323,9 @@ func (a answer) clock(asked, answered time.Time) (offset, roundTrip time.Duratio
 	return (begun.Sub(asked) + ended.Sub(answered)) / 2, roundTrip
 }
 
-// reading parses a time as seconds and nanoseconds since 1970. Without nanoseconds it is coarse,
-// and the middle of the second is returned.
+// reading parses one reading of the host's clock, as SECONDS.NANOSECONDS since 1970. If there are
+// not nine digits of nanoseconds, coarse is true and t is the middle of the second. ok is false if
+// the number of seconds is invalid.
 func reading(s string) (t time.Time, coarse, ok bool) {
 	whole, fraction, _ := strings.Cut(s, ".")
 	sec, err := strconv.ParseInt(whole, 10, 64)
@@ -303,11 +339,12 @@ func reading(s string) (t time.Time, coarse, ok bool) {
 	return time.Unix(sec, nsec), false, true
 }
 
-// links joins the MTU of each network interface with the output of ip -o addr.
+// links returns the network interfaces of the host, sorted by name, with their MTU and addresses.
+// The addresses are CIDRs from the output of ip -o addr. Lines that cannot be parsed are left out.
 func (a answer) links() []plan.Link {
 	links := map[string]plan.Link{}
 	for _, value := range a["mtu"] {
-		// The tab between them became a blank. Names of interfaces have none.
+		// The tab between name and MTU became a blank. Names of interfaces have none.
 		name, mtu, _ := strings.Cut(value, " ")
 		links[name] = plan.Link{Name: name, MTU: int(number(mtu))}
 	}
@@ -317,7 +354,7 @@ func (a answer) links() []plan.Link {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(fields[3])
-		if err != nil { // a peer of a point-to-point link has no length
+		if err != nil { // the address of a point-to-point peer has no prefix length
 			addr, err := netip.ParseAddr(fields[3])
 			if err != nil {
 				continue
@@ -343,8 +380,9 @@ var (
 	user   = regexp.MustCompile(`users:\(\("([^"]+)",pid=(\d+)`)
 )
 
-// listeners returns the ports in /proc/net/tcp, which are hexadecimal, and the processes from ss
-// -ltnp.
+// listeners returns the TCP ports on which processes of the host listen, sorted, from
+// /proc/net/tcp. The map has the process of each port, such as "sshd (pid 812)", from ss -ltnp. It
+// is nil if no process is known.
 func (a answer) listeners() ([]int, map[int]string) {
 	var ports []int
 	for _, value := range a["listen"] {
@@ -370,6 +408,8 @@ func (a answer) listeners() ([]int, map[int]string) {
 	return ports, names
 }
 
+// firewall returns the firewall that is active on the host, such as firewalld or ufw. It is "" if
+// none is known.
 func (a answer) firewall() string {
 	if f := a.first("firewall"); f != "" {
 		return f
@@ -382,7 +422,8 @@ func (a answer) firewall() string {
 	return ""
 }
 
-// leftovers returns paths, and processes such as "process kubelet (pid 812, /usr/bin/kubelet)".
+// leftovers returns what an earlier cluster left on the host, sorted: paths, and processes such as
+// "process kubelet (pid 812, /usr/bin/kubelet)". Processes of Orrery's own programs are left out.
 func (a answer) leftovers() []string {
 	found := slices.Clone(a["leftover"])
 	for _, value := range a["process"] {
@@ -400,16 +441,17 @@ func (a answer) leftovers() []string {
 	return slices.Compact(found)
 }
 
-// isOurs reports whether a program is one of Orrery's whose file still exists. A process without
-// its file is a leftover.
+// isOurs reports whether the path of a running program is that of a program of Orrery. A program
+// whose file was deleted does not count.
 func isOurs(program string) bool {
 	return strings.HasPrefix(path.Clean(program), "/opt/orrery/") && !strings.HasSuffix(program, " (deleted)")
 }
 
+// hexDigest matches a SHA-256 digest in hex at the beginning of a text.
 var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}\b`)
 
-// digest returns the digest at the beginning of sha256sum's output or of a name, or an empty
-// string.
+// digest returns the SHA-256 digest at the beginning of s, as sha256:HEX. s is a line of sha256sum
+// or the name of a file. It returns "" if s does not begin with a digest.
 func digest(s string) string {
 	if sum := hexDigest.FindString(s); sum != "" {
 		return "sha256:" + sum

@@ -58,6 +58,8 @@ func TestParse(t *testing.T) {
 		"UnifiedCgroups":      {output: said("cgroup\t2", "controllers\tcpu memory pids"), want: plan.Facts{CgroupVersion: 2, Controllers: []string{"cpu", "memory", "pids"}}},
 		"DisabledController":  {output: said("cgroup\t1", "cgroups\tmemory\t4\t66\t0", "cgroups\tcpu\t1\t2\t1"), want: plan.Facts{CgroupVersion: 1, Controllers: []string{"cpu"}}},
 		"NumbersOutOfRange":   {output: said("cpus\t-3", "memory\tMemTotal: 99999999999999999999 kB", "df\ta b c d e f"), want: plan.Facts{}},
+		"FullDisk":            {output: said("df\t/dev/vda1 104857600 104857600 0 100% /"), want: plan.Facts{DiskFreeBytes: new(int64(0))}},
+		"UnknownFreeSpace":    {output: said("df\toverlay - - - - /"), want: plan.Facts{}},
 		"ReadOnly":            {output: said("read-only\tnet/netfilter/nf_conntrack_max"), want: plan.Facts{SysctlsReadOnly: []string{"net.netfilter.nf_conntrack_max"}}},
 		"OurProcesses":        {output: said("process\t7 kubelet /opt/orrery/bin/kubelet", "process\t8 etcd /opt/orrery/../../usr/bin/etcd", "process\t9 k3s-server "), want: plan.Facts{Leftovers: []string{"process etcd (pid 8, /opt/orrery/../../usr/bin/etcd)", "process k3s-server (pid 9)"}}},
 		"SELinuxAndFirewalld": {output: said("selinux\t1", "firewall\tfirewalld"), want: plan.Facts{SELinux: "enforcing", Firewall: "firewalld"}},
@@ -100,7 +102,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(said("process\t", "mtu\t", "uptime\t-1e308 0", "uptime\tNaN", "memory\tMemTotal:", "swap\t ", "os-release\t=\"")))
 	f.Fuzz(func(t *testing.T, output []byte) {
 		got, err := facts.Parse(output, noon, noon.Add(time.Second))
-		if err == nil && (got.RoundTrip < 0 || got.MemoryBytes < 0 || got.DiskFreeBytes < 0 || got.FsyncLatency < 0 || got.Arch == "") {
+		if err == nil && (got.RoundTrip < 0 || got.MemoryBytes < 0 || got.DiskFreeBytes != nil && *got.DiskFreeBytes < 0 || got.FsyncLatency < 0 || got.Arch == "") {
 			t.Errorf("got %+v", got)
 		}
 	})

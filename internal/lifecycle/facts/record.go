@@ -10,15 +10,19 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// unobserved is the drift of steps when the agent cannot observe them.
+// unobserved is the AppliedStep.Drift of every step if the agent on the host cannot report the
+// present state.
 const unobserved = "not known: the agent on the host is missing or does not answer"
 
-// record is the part of package node's record that is needed without an agent.
+// record is the part of the host's record of applied steps that is read without an agent. Package
+// node writes it. Checksum is the digest of Value, as sha256:HEX.
 type record struct {
 	Checksum string          `json:"checksum"`
 	Value    json.RawMessage `json:"value"`
 }
 
+// recordValue is the Value of a record: the cluster of the host, and the steps that were applied to
+// it.
 type recordValue struct {
 	Cluster   string `json:"cluster"`
 	ClusterID string `json:"clusterID"`
@@ -32,7 +36,9 @@ type recordValue struct {
 	} `json:"steps"`
 }
 
-// recorded returns the first undamaged record: the last one, or its backup.
+// recorded returns what was applied to a host, from the contents of its record file and the backup
+// of that file. It takes the first undamaged one. The drift of all steps is unobserved. If all
+// contents are damaged, it returns their joined errors.
 func recorded(contents []string) (plan.Applied, error) {
 	var errs []error
 	for _, content := range contents {
@@ -45,6 +51,8 @@ func recorded(contents []string) (plan.Applied, error) {
 	return plan.Applied{}, errors.Join(errs...)
 }
 
+// readRecord parses the content of a host's record of applied steps. It returns an error if the
+// content is invalid or its checksum is wrong.
 func readRecord(content string) (plan.Applied, error) {
 	var r record
 	var v recordValue

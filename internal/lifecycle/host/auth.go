@@ -14,15 +14,17 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// login has the authentication methods for one host, and what was tried.
+// login has the SSH authentication methods for one host. tried are the names of the methods that
+// were tried, and of those that were impossible, for the message of a refused login.
 type login struct {
 	methods []ssh.AuthMethod
 	tried   []string
-	agent   net.Conn // nil without one
+	agent   net.Conn // connection to the SSH agent; nil if it is not used
 }
 
-// newLogin collects the authentication methods for t. The caller closes the login after the
-// handshake.
+// newLogin collects the authentication methods for t. A key that t has or names, and that cannot be
+// read or parsed, is an error. If t has neither a key nor a password, it uses the keys of
+// ambientKeys. The caller closes the login after the handshake.
 func newLogin(ctx context.Context, t Target) (*login, error) {
 	l := &login{}
 	var keys []ssh.Signer
@@ -56,8 +58,9 @@ func newLogin(ctx context.Context, t Target) (*login, error) {
 	return l, nil
 }
 
-// ambientKeys returns the keys of the SSH agent and of ~/.ssh. Keys that cannot be read are listed
-// in l.tried.
+// ambientKeys returns the keys of the SSH agent and of ~/.ssh, and their names for messages. They
+// are for a target without a key and password. Keys that are missing or cannot be read are added to
+// l.tried.
 func (l *login) ambientKeys(ctx context.Context) (keys []ssh.Signer, names []string) {
 	keys, err := l.agentKeys(ctx)
 	if err != nil {
@@ -80,8 +83,9 @@ func (l *login) ambientKeys(ctx context.Context) (keys []ssh.Signer, names []str
 	return keys, names
 }
 
-// agentKeys returns the keys of the SSH agent. The connection to the agent stays open, because the
-// agent signs.
+// agentKeys returns the keys of the SSH agent at SSH_AUTH_SOCK. It returns an error if there is no
+// agent or the agent has no key. The connection to the agent stays open in l.agent, because the
+// agent signs during the handshake.
 func (l *login) agentKeys(ctx context.Context) ([]ssh.Signer, error) {
 	socket := os.Getenv("SSH_AUTH_SOCK")
 	if socket == "" {
@@ -95,7 +99,7 @@ func (l *login) agentKeys(ctx context.Context) ([]ssh.Signer, error) {
 	l.agent = conn
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
-			return nil, fmt.Errorf("set the deadline of the agent: %w", err)
+			return nil, fmt.Errorf("set the deadline of the connection to the SSH agent (SSH_AUTH_SOCK): %w", err)
 		}
 	}
 	keys, err := agent.NewClient(conn).Signers()
@@ -108,7 +112,9 @@ func (l *login) agentKeys(ctx context.Context) ([]ssh.Signer, error) {
 	return keys, nil
 }
 
-// usePassword offers the password in both methods by which servers ask for one.
+// usePassword adds the two SSH methods by which servers request a password. It sends the password
+// only once, since a second failure may lock the account. Other questions of the server are not
+// answered.
 func (l *login) usePassword(password string) {
 	given := false
 	l.methods = append(l.methods, ssh.PasswordCallback(func() (string, error) {
@@ -131,7 +137,8 @@ func (l *login) usePassword(password string) {
 	}))
 }
 
-// refused returns the error for a refused login, with everything that was tried.
+// refused returns the *Unauthorized for a login that the host has refused, with the names of
+// everything that was tried. err is the error of the handshake.
 func (l *login) refused(t Target, err error) error {
 	tried := l.tried
 	if t.Password != "" && !strings.Contains(strings.Join(tried, ","), "the password") {
@@ -140,14 +147,15 @@ func (l *login) refused(t Target, err error) error {
 	return &Unauthorized{Host: t.Name, User: t.User, Tried: tried, Err: err}
 }
 
-// close closes the connection to the SSH agent.
+// close closes the connection to the SSH agent, if there is one.
 func (l *login) close() {
 	if l.agent != nil {
 		_ = l.agent.Close() // nothing was written that could be lost
 	}
 }
 
-// readKey reads a private key file. A leading ~ is the home directory.
+// readKey reads a PEM key from a file. A leading ~/ is the home directory. The error wraps
+// fs.ErrNotExist if the file does not exist.
 func readKey(file string) (ssh.Signer, error) {
 	path := file
 	if rest, ok := strings.CutPrefix(file, "~/"); ok {
@@ -159,7 +167,7 @@ func readKey(file string) (ssh.Signer, error) {
 	}
 	pem, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err // it names the file
+		return nil, err // the error of os.ReadFile names the file
 	}
 	key, err := parseKey(pem)
 	if err != nil {
@@ -168,6 +176,7 @@ func readKey(file string) (ssh.Signer, error) {
 	return key, nil
 }
 
+// parseKey parses a PEM key. A key with a passphrase is an error.
 func parseKey(pem []byte) (ssh.Signer, error) {
 	key, err := ssh.ParsePrivateKey(pem)
 	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {

@@ -5,22 +5,24 @@ import (
 	"net"
 )
 
-// bastion is a connection that several hosts behind it share. The first user dials, the last one
-// closes it.
+// bastion is a connection to a bastion, which the hosts behind it share. The first user dials it,
+// and the last user closes it.
 type bastion struct {
-	users  int // guarded by SSH.mu
+	users  int // number of connections through it; guarded by SSH.mu
 	cancel context.CancelFunc
 	ready  chan struct{} // closed when conn or err is set
 	conn   *conn
 	err    error
 }
 
-// acquire returns the connection to bastion t, and dials if there is none. The caller releases it.
+// acquire returns the shared connection to bastion t. It dials if there is no connection, or if it
+// is broken. Callers share one attempt to dial, which continues if ctx ends while other callers
+// wait. After a nil error, the caller must call release.
 func (s *SSH) acquire(ctx context.Context, t Target) (*bastion, error) {
 	s.mu.Lock()
 	b := s.bastions[t]
 	if b == nil || b.broken() {
-		// The first caller may give up while others wait.
+		// The dial must continue if the context of this caller ends while other callers wait for it.
 		dialling, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		b = &bastion{cancel: cancel, ready: make(chan struct{})}
 		if s.bastions == nil {
@@ -48,7 +50,8 @@ func (s *SSH) acquire(ctx context.Context, t Target) (*bastion, error) {
 	}
 }
 
-// release ends one use of b. The last user closes the connection.
+// release ends one use of b, which acquire returned for t. The last user closes the connection, or
+// cancels the attempt to dial.
 func (s *SSH) release(t Target, b *bastion) {
 	s.mu.Lock()
 	b.users--
@@ -61,13 +64,13 @@ func (s *SSH) release(t Target, b *bastion) {
 		return
 	}
 	b.cancel()
-	<-b.ready // soon, since its context was canceled
+	<-b.ready // closed soon, since the context of the dial was canceled
 	if b.err == nil {
 		b.conn.end(errClosed)
 	}
 }
 
-// broken reports whether dialing b failed or its connection ended.
+// broken reports whether dialing b failed or its connection ended. It is false while b is dialed.
 func (b *bastion) broken() bool {
 	select {
 	case <-b.ready:

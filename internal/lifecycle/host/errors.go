@@ -13,7 +13,8 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// Unreachable means that a host cannot be reached. Its state is unknown.
+// Unreachable means that a host cannot be reached, or that the connection to it broke. The state of
+// the host is then unknown, and so is the state of a command that ran.
 type Unreachable struct {
 	Host    string // name of the host
 	Address string // address that was dialed
@@ -28,7 +29,7 @@ func (e *Unreachable) Error() string {
 // Unwrap returns the cause.
 func (e *Unreachable) Unwrap() error { return e.Err }
 
-// hint returns what the user can check.
+// hint returns what the user can check, depending on the cause.
 func (e *Unreachable) hint() string {
 	var dns *net.DNSError
 	switch {
@@ -46,7 +47,7 @@ func (e *Unreachable) hint() string {
 	return "check that the host is up and on the network, then try again"
 }
 
-// errNoSSH means that the server at the address does not use SSH.
+// errNoSSH means that the peer at the address of a host does not use SSH.
 var errNoSSH = errors.New("no SSH server answers")
 
 // Unauthorized means that a host refused the login.
@@ -66,15 +67,16 @@ func (e *Unauthorized) Error() string {
 // Unwrap returns the error of the SSH handshake.
 func (e *Unauthorized) Unwrap() error { return e.Err }
 
-// HostKeyChanged means that a host shows another key than the known one.
+// HostKeyChanged means that a host shows another key than the one that is known for it. The host
+// was reinstalled, or another machine poses as it.
 type HostKeyChanged struct { //nolint:revive // a KeyChanged could be any key
 	Host    string
-	Address string // as written in File
-	File    string
-	Line    int
+	Address string // of the host, as File has it
+	File    string // the known_hosts file with the known key
+	Line    int    // in File, from 1
 	Want    string // fingerprint of the known key
 	Got     string // fingerprint of the key shown
-	Pinned  bool   // File describes where the target's own keys come from, and is no file
+	Pinned  bool   // the policy is Pinned: File is then Target.KnownHostsIn, and no file
 }
 
 // Error names the host, both keys, and what to do if the host was reinstalled.
@@ -87,13 +89,13 @@ func (e *HostKeyChanged) Error() string {
 		e.Host, e.Got, e.File, e.Line, e.Want, wayOut)
 }
 
-// NoHostKey means that the policy is [Pinned] and no key of the host is known. The host was not
-// dialed.
+// NoHostKey means that the policy is [Pinned] and [Target.KnownHosts] has no key for the host. The
+// host was not dialed.
 type NoHostKey struct {
 	Host    string
 	Address string
 	Port    int
-	In      string // where the key should be
+	In      string // Target.KnownHostsIn: where the key should be
 }
 
 // Error names the host and how to get its key.
@@ -102,7 +104,7 @@ func (e *NoHostKey) Error() string {
 		e.Host, e.In, knownhosts.Normalize(net.JoinHostPort(e.Address, strconv.Itoa(e.Port))), e.Port, e.Address)
 }
 
-// UnknownHostKey means that the policy requires a known key and no file has one for the host.
+// UnknownHostKey means that the policy is [Strict] and no known_hosts file has a key for the host.
 type UnknownHostKey struct {
 	Host string
 	File string // file for the key
@@ -116,8 +118,9 @@ func (e *UnknownHostKey) Error() string {
 		e.Host, e.Got, e.File, e.Line)
 }
 
-// LoginRefused means that the login succeeded but starts no commands. The shell may be nologin, the
-// password may have expired, or root's key may only print a message.
+// LoginRefused means that the login succeeded, but the host starts no commands for this user. The
+// login shell may be nologin, the password may have expired, or root's key may only print a
+// message.
 type LoginRefused struct {
 	Host   string
 	User   string
@@ -130,20 +133,20 @@ func (e *LoginRefused) Error() string {
 		e.Host, e.User, said(e.Output))
 }
 
-// SudoReason is why sudo did not start a command.
+// SudoReason is the reason why sudo did not start a command, see SudoRefused.
 type SudoReason string
 
 // Values of SudoReason.
 const (
-	WrongPassword SudoReason = "WrongPassword"
-	NeedsPassword SudoReason = "NeedsPassword" // no password was given
-	NotInSudoers  SudoReason = "NotInSudoers"
-	NoSudo        SudoReason = "NoSudo" // sudo is not installed
-	RequiresTTY   SudoReason = "RequiresTTY"
-	SudoFailed    SudoReason = "SudoFailed" // see Output
+	WrongPassword SudoReason = "WrongPassword" // sudo refused the password
+	NeedsPassword SudoReason = "NeedsPassword" // sudo asks for a password, and none was given
+	NotInSudoers  SudoReason = "NotInSudoers"  // the user may not use sudo
+	NoSudo        SudoReason = "NoSudo"        // sudo is not installed
+	RequiresTTY   SudoReason = "RequiresTTY"   // sudo requires a terminal
+	SudoFailed    SudoReason = "SudoFailed"    // another reason, see SudoRefused.Output
 )
 
-// wayOut returns what the user can do.
+// wayOut returns what happened and what the user can do, for the message of SudoRefused.
 func (r SudoReason) wayOut() string {
 	switch r {
 	case WrongPassword:
@@ -161,7 +164,8 @@ func (r SudoReason) wayOut() string {
 	return "sudo did not start the command; see what it says"
 }
 
-// SudoRefused means that a user cannot become root.
+// SudoRefused means that sudo did not start a command, so that the user of a login cannot become
+// root.
 type SudoRefused struct {
 	Host   string
 	User   string
@@ -174,7 +178,7 @@ func (e *SudoRefused) Error() string {
 	return fmt.Sprintf("host %s: user %s: %s; the host says: %s", e.Host, e.User, e.Reason.wayOut(), said(e.Output))
 }
 
-// said quotes the output of a host.
+// said quotes the output of a host for a message; "nothing" stands for an empty output.
 func said(output string) string {
 	if output == "" {
 		return "nothing"

@@ -18,8 +18,9 @@ import (
 	"time"
 )
 
-// Target describes how to reach one host. Without a password and key, the keys of the agent at
-// SSH_AUTH_SOCK are tried, and then ~/.ssh/id_ed25519, id_ecdsa and id_rsa.
+// Target describes how to reach one host and log in. If it has neither a password nor a key, the
+// keys of the SSH agent at SSH_AUTH_SOCK are tried, and then ~/.ssh/id_ed25519, id_ecdsa and
+// id_rsa.
 type Target struct {
 	// Name of the host in messages and logs. Default: Address.
 	Name string
@@ -33,46 +34,55 @@ type Target struct {
 	Password Secret
 	// PrivateKey is a PEM key without a passphrase.
 	PrivateKey Secret
-	// PrivateKeyPath is the file of a key without a passphrase. A leading ~ is the home directory.
+	// PrivateKeyPath is the file of a PEM key without a passphrase. A leading ~/ is the home
+	// directory.
 	PrivateKeyPath string
 	// SudoPassword is the answer to sudo's prompt. Default: Password.
 	SudoPassword Secret
-	// KnownHosts are the allowed keys under the policy [Pinned], as lines of a known_hosts file.
+	// KnownHosts are the keys that the host may show, as lines of a known_hosts file. Only the policy
+	// [Pinned] uses them.
 	KnownHosts string
-	// KnownHostsIn names the source of KnownHosts in messages.
+	// KnownHostsIn says in messages where KnownHosts come from, such as a key of a Secret.
 	KnownHostsIn string
-	// Bastion is the host through which this one is reached. It must not have a bastion itself.
+	// Bastion is the host through which this host is reached; nil: directly. A bastion must not have a
+	// bastion itself.
 	Bastion *Target
-	// Timeout for dialing with the handshake, and for sudo to start a command. Default: 30 s.
+	// Timeout limits dialing with handshake and login, and how long sudo may take to start a command.
+	// Default: 30 s.
 	Timeout time.Duration
 }
 
-// Conn is a connection to a host. It is safe for concurrent use. Each Run uses its own session.
+// Conn is a connection to a host, on which it runs commands. It is safe for concurrent use. Each
+// Run has its own SSH session.
 type Conn interface {
 	// Run runs argv as root and returns when the command has ended. The command reads stdin, and its
-	// standard output goes to stdout. Both may be nil. The command runs with a PATH of the usual
-	// directories and in the C locale. All users of the host can see argv, and sudo logs it, so
-	// secrets must go through stdin.
+	// standard output goes to stdout. nil is an empty input, or discards the output. The command runs
+	// with a PATH of the usual directories and in the C locale. All users of the host can see argv,
+	// and sudo logs it, so secrets must go through stdin.
 	//
-	// A command that ends with a status other than 0 returns an [ExitError]. If ctx ends, or stdin or
-	// stdout fails, the command is terminated, and killed after some seconds. Run then returns the
-	// cause. A command never sees the end of a stdin that failed. As with ssh, Run waits for all
-	// processes that hold the command's output. A process that must outlive Run must redirect its
-	// output.
+	// For a command that ends with a status other than 0, the error is an [ExitError]. If ctx ends, or
+	// stdin or stdout fails, Run terminates the command, kills it after some seconds, and returns the
+	// cause. After an error of stdin the command does not see the end of its input. As with ssh, Run
+	// waits for all processes that hold the command's output. A process that must outlive Run must
+	// redirect its output.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
-	// Dial connects from the host, and so reaches addresses that only the host can reach.
+	// Dial connects from the host to an address, also to one that only the host can reach. network is
+	// as for net.Dial. Close ends the connection; the end of ctx after Dial has returned does not.
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
-	// Close ends the connection and all its sessions.
+	// Close ends the connection and all its sessions. Operations under way return errors. It may
+	// be called several times.
 	Close() error
 }
 
 // Dialer connects to hosts.
 type Dialer interface {
-	// Dial connects to the host and logs in. The end of ctx later does not end the connection.
+	// Dial connects to the host and logs in. Close ends the connection; the end of ctx after Dial has
+	// returned does not.
 	Dial(ctx context.Context, t Target) (Conn, error)
 }
 
-// defaulted returns t with its defaults, or an error if t is invalid.
+// defaulted returns a copy of t with the default values of unset fields, also in its bastion. It
+// returns an error if t has no address, an invalid port or timeout, or a bastion with a bastion.
 func (t Target) defaulted() (Target, error) {
 	t.Name = cmp.Or(t.Name, t.Address)
 	t.Port = cmp.Or(t.Port, 22)
@@ -99,8 +109,8 @@ func (t Target) defaulted() (Target, error) {
 	return t, nil
 }
 
-// hostPort returns the address to dial.
+// hostPort returns the host:port to dial.
 func (t Target) hostPort() string { return net.JoinHostPort(t.Address, strconv.Itoa(t.Port)) }
 
-// errClosed means that Close ended the connection.
+// errClosed is the cause with which Close ends a connection.
 var errClosed = errors.New("the connection was closed")

@@ -17,8 +17,8 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// hostKeys checks the key of one host against known keys: those of files, or under Pinned the
-// target's.
+// hostKeys checks the key that one host shows against the known keys. Under the policy Pinned these
+// are those of the target, else those of the known_hosts files.
 type hostKeys struct {
 	target Target
 	policy KeyPolicy
@@ -27,8 +27,9 @@ type hostKeys struct {
 	pinned ssh.HostKeyCallback // the target's keys, under Pinned
 }
 
-// hostKeys prepares the check of t's key. It creates the file of known keys if needed. Under Pinned
-// it may return a NoHostKey.
+// hostKeys prepares the check of the key that t shows. It creates the known_hosts file for new keys
+// if it is missing. Under the policy Pinned it uses no files, and returns a *NoHostKey if t has no
+// key.
 func (s *SSH) hostKeys(t Target) (*hostKeys, error) {
 	if s.HostKeys == Pinned {
 		return pinnedKeys(t)
@@ -52,11 +53,11 @@ func (s *SSH) hostKeys(t Target) (*hostKeys, error) {
 	return k, nil
 }
 
-// pinnedKeys prepares the check of t's key against those of t. It returns a NoHostKey if t has no
-// key for the host.
+// pinnedKeys prepares the check of the key that t shows, under the policy Pinned: only t.KnownHosts
+// are valid. It returns a *NoHostKey if they have no key for the host.
 func pinnedKeys(t Target) (k *hostKeys, err error) {
 	k = &hostKeys{target: t, policy: Pinned, record: t.KnownHostsIn}
-	// The library reads only files.
+	// Package knownhosts reads only files, so write the keys to a temporary one.
 	file, err := os.CreateTemp("", "known_hosts")
 	if err != nil {
 		return nil, fmt.Errorf("host %s: read its known keys: %w", t.Name, err)
@@ -89,7 +90,9 @@ func touch(file string) error {
 	return f.Close()
 }
 
-// check returns nil for a known key, and a *knownhosts.KeyError for another one.
+// check returns nil if key is a known key of the host. For another key it returns a
+// *knownhosts.KeyError, whose Want lists the known keys of the host; an empty list means that the
+// host is unknown. Other errors are about revoked keys, certificates and unreadable files.
 func (k *hostKeys) check(key ssh.PublicKey) error {
 	known := k.pinned
 	if known == nil {
@@ -98,15 +101,14 @@ func (k *hostKeys) check(key ssh.PublicKey) error {
 			return fmt.Errorf("host %s: read the known keys: %w; correct or remove that line", k.target.Name, err)
 		}
 	}
-	// The library prefers the address given as text. The address of the connection may be the
-	// bastion's.
+	// Package knownhosts prefers the address that is given as text. The address of the connection may
+	// be that of the bastion.
 	return known(k.target.hostPort(), &net.TCPAddr{}, key)
 }
 
-// algorithms returns the host key algorithms to ask for, those of known keys first. A host with
-// several keys would otherwise show another one, which would look like a changed key. Certificates
-// are included only if an authority is known for the host. Otherwise the host must show its plain
-// key.
+// algorithms returns the host key algorithms to request, those of the known keys first. Otherwise a
+// host with several keys could show one that is not known, which would look like a changed key. The
+// algorithms of certificates are included only if an authority is known for the host.
 func (k *hostKeys) algorithms() ([]string, error) {
 	var plain, certificates []string
 	for _, algorithm := range ssh.SupportedAlgorithms().HostKeys {
@@ -141,7 +143,8 @@ func (k *hostKeys) algorithms() ([]string, error) {
 	return append(known, slices.DeleteFunc(plain, func(a string) bool { return slices.Contains(known, a) })...), nil
 }
 
-// isAuthority reports whether a known key is a @cert-authority, which the library does not report.
+// isAuthority reports whether the line of a known key begins with @cert-authority. The library does
+// not report this.
 func (k *hostKeys) isAuthority(known knownhosts.KnownKey) (bool, error) {
 	text := k.target.KnownHosts
 	if k.policy != Pinned {
@@ -155,15 +158,17 @@ func (k *hostKeys) isAuthority(known knownhosts.KnownKey) (bool, error) {
 	return known.Line <= len(lines) && strings.HasPrefix(strings.TrimSpace(lines[known.Line-1]), "@cert-authority"), nil
 }
 
-// noKey is a key that no host has. Checking it returns the known keys of the host.
+// noKey is a key that no host has. Checking it returns an error that lists the known keys of the
+// host.
 type noKey struct{}
 
 func (noKey) Type() string                            { return "none" }
 func (noKey) Marshal() []byte                         { return nil }
 func (noKey) Verify(_ []byte, _ *ssh.Signature) error { return errors.New("no key verifies nothing") }
 
-// verify accepts a known key. Under TrustOnFirstUse it also records and accepts the first key of a
-// host.
+// verify is called with the key that the host shows in the handshake. It returns nil if the key is
+// known. Under TrustOnFirstUse it also records and accepts the first key of an unknown host. The
+// error is a *HostKeyChanged or *UnknownHostKey, or says why the key cannot be checked.
 func (k *hostKeys) verify(ctx context.Context, key ssh.PublicKey) error {
 	err := k.judge(key, k.check(key))
 	var unknown *UnknownHostKey
@@ -176,7 +181,10 @@ func (k *hostKeys) verify(ctx context.Context, key ssh.PublicKey) error {
 	return nil
 }
 
-// judge turns the result of check into an error for the user.
+// judge turns err, the result of check for key, into an error for the user. It is an
+// *UnknownHostKey if no key of the host is known, and a *HostKeyChanged if another key is known.
+// Other errors say that the key is revoked or the certificate is invalid. judge returns nil if err
+// is nil.
 func (k *hostKeys) judge(key ssh.PublicKey, err error) error {
 	var mismatch *knownhosts.KeyError
 	var revoked *knownhosts.RevokedError
@@ -207,7 +215,8 @@ func (k *hostKeys) judge(key ssh.PublicKey, err error) error {
 	}
 }
 
-// file returns the source of a known key.
+// file returns where a known key comes from, for messages: the path of the file, or under Pinned
+// the name of the source.
 func (k *hostKeys) file(known knownhosts.KnownKey) string {
 	if k.policy == Pinned {
 		return k.record
@@ -215,13 +224,17 @@ func (k *hostKeys) file(known knownhosts.KnownKey) string {
 	return known.Filename
 }
 
-// line returns the line for key in a known_hosts file.
+// line returns the line of a known_hosts file that makes key known for the host.
 func (k *hostKeys) line(key ssh.PublicKey) string {
 	return knownhosts.Line([]string{k.target.hostPort()}, key)
 }
 
-// trust records key. It locks the directory, so that a concurrent process cannot record a second
-// key for the host or lose a line. A loss of power leaves the old or the new file.
+// trust records key as the key of the host in the known_hosts file k.record. If another process has
+// recorded the same key meanwhile, it does nothing. If that process has recorded another key, the
+// error is a *HostKeyChanged.
+//
+// trust locks the directory of the file, so that a concurrent process cannot record a second key or
+// lose a line. A loss of power leaves the old or the new file.
 func (k *hostKeys) trust(ctx context.Context, key ssh.PublicKey) error {
 	dir, err := os.Open(filepath.Dir(k.record))
 	if err != nil {

@@ -2,7 +2,8 @@ package host
 
 import "strings"
 
-// Quote returns a line that a POSIX shell splits into exactly these words.
+// Quote returns a text that a POSIX shell splits into exactly these words, without expanding
+// variables or patterns in them.
 func Quote(words ...string) string {
 	var b strings.Builder
 	for i, word := range words {
@@ -20,6 +21,6 @@ func Quote(words ...string) string {
 	return b.String()
 }
 
-// plain are the characters without a meaning for a shell at any position. = and ~ have one at the
-// beginning of a word.
+// plain are the characters that have no meaning for a shell, at any position of a word. = and ~ are
+// missing, since they have a meaning at the beginning of a word.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:@_"

@@ -25,19 +25,26 @@ const (
 	stop = `kill -s TERM -- "-$1" || exit 0; i=0; while kill -s 0 -- "-$1" 2>/dev/null; do ` +
 		`case $i in 50) kill -s KILL -- "-$1";; 60) exit 1;; esac; i=$((i+1)); sleep 0.1; done`
 
-	// stopTimeout is how long Run waits for the command to end after ctx has ended.
+	// stopTimeout is how long Run waits for the command to end after ctx has ended, and how long
+	// it tries to stop the command.
 	stopTimeout = 10 * time.Second
 
 	// maxCommand is the maximum length of one argument of the host's shell (MAX_ARG_STRLEN).
 	maxCommand = 128<<10 - 1
 )
 
-// Run implements Conn.
+// Run implements Conn. It runs argv as root in a session of its own, after waiting for a free one
+// if maxSessions are in use.
 func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	return c.run(ctx, c.sessions, argv, stdin, stdout, true)
 }
 
-// run runs argv in one of sessions. A command that is not stoppable keeps running when ctx ends.
+// run runs argv in a session, after waiting for a free slot in sessions, which is c.sessions or
+// c.spare. If ctx ends, it returns the cause, after about stopTimeout at the latest, even if the
+// host does not answer.
+//
+// If stoppable is true, run stops the command when ctx ends. Otherwise the command keeps running.
+// After run has returned, it makes no new use of stdin and stdout.
 func (c *conn) run(
 	ctx context.Context, sessions chan struct{}, argv []string, stdin io.Reader, stdout io.Writer, stoppable bool,
 ) error {
@@ -81,18 +88,18 @@ func (c *conn) run(
 	return fmt.Errorf("host %s: run %s: %w", c.target.Name, argv[0], context.Cause(ctx))
 }
 
-// execution is one command in its session.
+// execution is one command that runs in one session of a conn. It is used once.
 type execution struct {
 	conn      *conn
-	program   string
-	command   string // for the host's shell
-	sudo      bool
-	sessions  chan struct{}
-	stoppable bool
+	program   string        // argv[0], for messages
+	command   string        // for the host's shell
+	sudo      bool          // sudo starts the command, because the user is not root
+	sessions  chan struct{} // see conn.run
+	stoppable bool          // see conn.run
 
 	input          *input
 	output         *output
-	stdout, stderr *gate
+	stdout, stderr *markerWriter
 	complaints     *tail // standard error of the command
 
 	session *ssh.Session
@@ -102,17 +109,18 @@ type execution struct {
 
 	started chan struct{} // closed when group is set
 	group   string        // the command's process group
-	ended   chan struct{}
+	ended   chan struct{} // closed when the session has ended
 }
 
+// newExecution prepares the execution of argv on c, without a request to the host.
 func newExecution(c *conn, argv []string, in *input, out *output) *execution {
 	marker, prompt := rand.Text(), rand.Text()
 	e := &execution{
 		conn: c, program: argv[0], sudo: c.target.User != "root", input: in, output: out,
 		complaints: &tail{redactor: c.redactor}, started: make(chan struct{}), ended: make(chan struct{}),
 	}
-	e.stdout = &gate{marker: []byte(marker), before: &tail{redactor: c.redactor}, after: out}
-	e.stderr = &gate{
+	e.stdout = &markerWriter{marker: []byte(marker), before: &tail{redactor: c.redactor}, after: out}
+	e.stderr = &markerWriter{
 		marker: []byte(marker), opened: e.start, before: &tail{redactor: c.redactor}, after: e.complaints,
 	}
 	words := append([]string{"/bin/sh", "-c", start, "sh", marker}, argv...)
@@ -125,7 +133,9 @@ func newExecution(c *conn, argv []string, in *input, out *output) *execution {
 	return e
 }
 
-// run starts the command and returns when it has ended.
+// run starts the command and returns when it has ended. If ctx ends, it first tries to stop the
+// command, and returns the cause. An error is an *ExitError, *LoginRefused, *SudoRefused or
+// *Unreachable where one of these applies.
 func (e *execution) run(ctx context.Context) error {
 	t := e.conn.target
 	if err := e.open(ctx); err != nil {
@@ -135,7 +145,7 @@ func (e *execution) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("host %s: run %s: %w", t.Name, e.program, err)
 	}
-	defer func() { _ = e.session.Close() }() // it has ended, or was asked to end
+	defer func() { _ = e.session.Close() }() // an error means that the session has ended already
 	stopped := make(chan struct{})
 	unwatch := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -149,7 +159,7 @@ func (e *execution) run(ctx context.Context) error {
 	close(e.ended)
 	e.input.end()
 	if !unwatch() {
-		<-stopped // children of the command may live a moment longer
+		<-stopped // wait for cancel, which also ends children of the command
 		return context.Cause(ctx)
 	}
 	var exit *ssh.ExitError
@@ -167,7 +177,8 @@ func (e *execution) run(ctx context.Context) error {
 	return nil
 }
 
-// open opens a session and starts the command in it.
+// open opens a session and starts the shell command e.command in it. ctx limits only the wait for a
+// session.
 func (e *execution) open(ctx context.Context) error {
 	session, err := e.conn.session(ctx, e.sessions)
 	if err != nil {
@@ -184,8 +195,9 @@ func (e *execution) open(ctx context.Context) error {
 	return nil
 }
 
-// session opens a session. sshd may refuse it while it closes others, or if it allows fewer
-// sessions.
+// session opens an SSH session. If sshd refuses it, session tries again: sshd may still be closing
+// other sessions, or allow fewer of them. It gives up when ctx ends. It also gives up after
+// t.Timeout if no other session of sessions is open.
 func (c *conn) session(ctx context.Context, sessions chan struct{}) (*ssh.Session, error) {
 	deadline := time.Now().Add(c.target.Timeout)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -205,13 +217,16 @@ func (c *conn) session(ctx context.Context, sessions chan struct{}) (*ssh.Sessio
 	}
 }
 
-// start records that the command has started. group is its process group.
+// start records that the command has started. group is the number of its process group. It is
+// called once, when the marker arrives on standard error.
 func (e *execution) start(group string) {
 	e.group = group
 	close(e.started)
 }
 
-// answer gives sudo the password at the first prompt. A second prompt means that it was wrong.
+// answer is called for each password prompt of sudo. It sends the password at the first prompt. A
+// second prompt means that the password was wrong. Then, or if there is no password, it records the
+// reason in e.refusal and closes the session.
 func (e *execution) answer() {
 	switch {
 	case e.asked:
@@ -227,7 +242,8 @@ func (e *execution) answer() {
 	_ = e.session.Close()
 }
 
-// giveUp closes the session if the command has not started.
+// giveUp closes the session if the command has not started. It is called after the target's
+// Timeout.
 func (e *execution) giveUp() {
 	select {
 	case <-e.started:
@@ -236,7 +252,9 @@ func (e *execution) giveUp() {
 	}
 }
 
-// feed copies the input to the command. It waits for the start, so that sudo does not read it.
+// feed copies the input to the command and closes the pipe at the end of the input. With sudo it
+// waits until the command has started, because sudo would read the input. After an error of the
+// input the pipe stays open, so that the command does not take a part for the whole.
 func (e *execution) feed() {
 	if e.sudo {
 		select {
@@ -250,7 +268,8 @@ func (e *execution) feed() {
 	}
 }
 
-// cancel stops the command and closes the session.
+// cancel closes the session after ctx has ended. Before, it stops the process group of the command
+// if the execution is stoppable and the command has started. It takes about stopTimeout at most.
 func (e *execution) cancel(ctx context.Context) {
 	ctx, release := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer release()
@@ -272,12 +291,14 @@ func (e *execution) cancel(ctx context.Context) {
 	if group, err := strconv.Atoi(e.group); err == nil && group > 1 {
 		err := e.conn.run(ctx, e.conn.spare, []string{"sh", "-c", stop, "sh", e.group}, nil, nil, false)
 		if err != nil {
-			_ = e.session.Signal(ssh.SIGTERM) // the last resort
+			_ = e.session.Signal(ssh.SIGTERM) // the process group could not be killed
 		}
 	}
 }
 
-// notStarted returns why the login or sudo did not start the command.
+// notStarted returns the error of a command that did not start: a SudoRefused if sudo was to start
+// it, else a LoginRefused. It is never nil. exit has the exit status of the session; nil: the
+// session ended without one.
 func (e *execution) notStarted(exit *ssh.ExitError) error {
 	t := e.conn.target
 	output := strings.TrimSpace(e.stderr.said() + "\n" + e.stdout.said())

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// Secret is a text that no message shows. string(secret) returns the text.
+// Secret is a text that no message, log and JSON shows. string(secret) returns the text.
 type Secret string
 
+// hidden replaces secrets in texts.
 const hidden = "[hidden]"
 
 // String returns a placeholder.
@@ -24,12 +25,14 @@ func (Secret) Format(f fmt.State, _ rune) {
 // MarshalJSON returns a placeholder.
 func (Secret) MarshalJSON() ([]byte, error) { return json.Marshal(hidden) }
 
-// redactor replaces a target's secrets in the output of the host.
+// redactor replaces a target's passwords and the lines of its private key in the output of the
+// host. longest is the length of the longest of them, in bytes.
 type redactor struct {
 	replacer *strings.Replacer
 	longest  int
 }
 
+// newRedactor returns the redactor for the secrets in t.
 func newRedactor(t Target) redactor {
 	secrets := []string{string(t.Password), string(t.SudoPassword)}
 	// A key may be printed line by line.
@@ -39,7 +42,7 @@ func newRedactor(t Target) redactor {
 		}
 	}
 	secrets = slices.DeleteFunc(secrets, func(s string) bool { return s == "" })
-	// The longest is first, because one secret may contain another.
+	// Replace the longest secret first, because one secret may contain another.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	r := redactor{}
 	pairs := make([]string, 0, 2*len(secrets))
@@ -51,4 +54,5 @@ func newRedactor(t Target) redactor {
 	return r
 }
 
+// redact returns s with every secret replaced by a placeholder.
 func (r redactor) redact(s string) string { return r.replacer.Replace(s) }

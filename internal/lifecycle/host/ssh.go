@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// KeyPolicy says how to handle a host with an unknown key. A key that differs from a known one is
-// always refused.
+// KeyPolicy says whether a host with an unknown key is accepted. A key that differs from the known
+// keys of the host is always refused.
 type KeyPolicy string
 
 // The policies.
@@ -28,12 +28,13 @@ const (
 	Pinned KeyPolicy = "Pinned"
 )
 
-// SSH is a Dialer over SSH. Use it by pointer, because hosts behind the same bastion share its
-// connection.
+// SSH is a Dialer that connects over SSH. Use it by pointer, because hosts behind the same bastion
+// share the connection to the bastion. Dial may be called from several goroutines.
 type SSH struct {
-	// KnownHosts is the file of known keys. It is created if missing. Default: ~/.ssh/known_hosts,
-	// which is always read, too. Give each cluster its own file, since two networks may use the same
-	// addresses.
+	// KnownHosts is the known_hosts file with the keys of hosts, in which new keys are recorded. It is
+	// created if missing. Default: ~/.ssh/known_hosts, which is always read, too. Give each cluster
+	// its own file, since two networks may use the same addresses. The policy Pinned does not use the
+	// file.
 	KnownHosts string
 	// HostKeys is the policy for unknown keys. Default: TrustOnFirstUse.
 	HostKeys KeyPolicy
@@ -46,7 +47,9 @@ type SSH struct {
 
 var _ Dialer = (*SSH)(nil)
 
-// Dial connects to the host and logs in.
+// Dial implements Dialer. It connects to t and logs in. A bastion is dialed only if no other host
+// uses it, and is closed after its last host. Under TrustOnFirstUse, Dial may add a line to the
+// known_hosts file.
 func (s *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	t, err := t.defaulted()
 	if err != nil {
@@ -75,7 +78,9 @@ func (s *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// connect dials one host, performs the handshake and logs in.
+// connect connects to one host through dial, performs the handshake and logs in, all within
+// t.Timeout. Under TrustOnFirstUse it may record the host's key. An error has one of the types that
+// the comment of the package lists, unless ctx ends or a file cannot be read.
 func (s *SSH) connect(ctx context.Context, t Target, dial func(context.Context, string, string) (net.Conn, error)) (*conn, error) {
 	keys, err := s.hostKeys(t)
 	if err != nil {
@@ -132,7 +137,8 @@ func (s *SSH) connect(ctx context.Context, t Target, dial func(context.Context, 
 	return newConn(t, ssh.NewClient(sshConn, channels, requests), watched, limit), nil
 }
 
-// dialError returns why dialing t failed with err. limited is ctx with t's timeout.
+// dialError returns the error for dialing t, which failed with err. limited is ctx with t's
+// timeout. The result is an *Unreachable, unless ctx itself has ended.
 func dialError(ctx, limited context.Context, t Target, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -144,7 +150,8 @@ func dialError(ctx, limited context.Context, t Target, err error) error {
 	return &Unreachable{Host: t.Name, Address: t.hostPort(), Err: err}
 }
 
-// isNetwork reports whether the network caused err, and not the SSH protocol.
+// isNetwork reports whether the network caused err, and not the SSH protocol. The end of the stream
+// counts as a network error.
 func isNetwork(err error) bool {
 	var network net.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||

@@ -89,7 +89,7 @@ func TestLogin(t *testing.T) {
 }
 
 func TestUnauthorized(t *testing.T) {
-	stranger, _, err := newKey()
+	unknownKey, _, err := newKey()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +98,8 @@ func TestUnauthorized(t *testing.T) {
 		tried string
 	}{
 		"Password": {func(_ *testing.T, target *Target) { target.Password = "incorrect horse" }, "the password"},
-		"Key":      {func(_ *testing.T, target *Target) { target.PrivateKey = Secret(stranger) }, "the private key SHA256:"},
-		"Agent":    {func(t *testing.T, _ *Target) { byAgent(t, stranger) }, "the agent's SHA256:"},
+		"Key":      {func(_ *testing.T, target *Target) { target.PrivateKey = Secret(unknownKey) }, "the private key SHA256:"},
+		"Agent":    {func(t *testing.T, _ *Target) { byAgent(t, unknownKey) }, "the agent's SHA256:"},
 		"NoUser": {func(_ *testing.T, target *Target) {
 			target.User, target.PrivateKey = "nobody-there", Secret(server.key)
 		}, "the private key SHA256:"},
@@ -244,6 +244,26 @@ func TestPartition(t *testing.T) {
 				t.Errorf("want Unreachable, got %v", err)
 			}
 		})
+	}
+}
+
+// TestSilence: a host is silent when it left two requests unanswered. The time between them does
+// not count: this process may have stood still.
+func TestSilence(t *testing.T) {
+	var s silence
+	at := time.Now()
+	for i, tc := range []struct {
+		heard time.Time
+		ends  bool
+	}{
+		{at, false}, {at, false}, // two requests
+		{at.Add(time.Second), false},                          // an answer
+		{at.Add(time.Hour), false},                            // and one after an hour
+		{at.Add(time.Hour), false}, {at.Add(time.Hour), true}, // the second one is not answered either
+	} {
+		if ends := s.ends(tc.heard); ends != tc.ends {
+			t.Errorf("step %d: silent %t, want %t", i, ends, tc.ends)
+		}
 	}
 }
 

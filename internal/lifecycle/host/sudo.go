@@ -6,7 +6,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// complaints are messages of sudo in the C locale, and of sudo-rs.
+// complaints has texts in messages of sudo, in the C locale, and of sudo-rs, with the reason that
+// each one means. The first match counts.
 var complaints = []struct {
 	text   string
 	reason SudoReason
@@ -22,7 +23,8 @@ var complaints = []struct {
 	{"a password is required", NeedsPassword},
 }
 
-// sudoReason returns why sudo did not start the command, from its output and exit status.
+// sudoReason returns why sudo did not start the command, from its output and exit status. exit is
+// nil if the session ended without a status. The result is SudoFailed if the reason is unknown.
 func (e *execution) sudoReason(exit *ssh.ExitError, output string) SudoReason {
 	if e.refusal != "" {
 		return e.refusal

@@ -11,16 +11,22 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Change is the next change of a cluster towards a spec.
+// Change is the next Operation that brings a cluster closer to a spec. Next makes it.
 type Change struct {
 	Action lifecyclev1alpha1.Action
-	// Hosts that are added or removed.
+	// Hosts are the names of the hosts that AddNode adds or DeleteNode removes. It is empty for other
+	// actions.
 	Hosts []string
 }
 
-// Next returns the next change of the cluster towards a spec with defaults, or nil if there is
-// none. An impossible spec is an InvalidError. Until the cluster has joined, Next returns another
-// apply, which hands out its kubeconfig.
+// Next returns the next Operation that brings the cluster closer to the spec want, which has its
+// defaults. It returns nil without an error if there is nothing to do. Hosts that want lacks are
+// removed first. If want only adds hosts, the action is AddNode. For any other difference it is
+// Apply, or Create for a cluster that is not built.
+//
+// joined says whether the cluster has joined the hub. Until then, Next returns another Apply, which
+// hands out the kubeconfig. A spec that cannot be applied is an InvalidError. With an error, the
+// change must not be used.
 func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined bool) (*Change, error) {
 	if err := s.Check(cluster, want); err != nil {
 		return nil, err
@@ -28,7 +34,7 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 	if s.Applied == nil {
 		return &Change{Action: lifecyclev1alpha1.ActionCreate}, s.Keep(cluster, want)
 	}
-	// Hosts that a run has only begun to add are removed in the same way.
+	// DeleteNode also removes hosts that a run has only begun to add.
 	if applied, begun := s.Lost(want); len(applied)+len(begun) > 0 {
 		return &Change{Action: lifecyclev1alpha1.ActionDeleteNode, Hosts: append(applied, begun...)}, nil
 	}
@@ -37,7 +43,7 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 		return nil, err
 	}
 	if same && joined {
-		// A run for another spec may have done a part of it.
+		// A run for another spec may have begun, and may have done a part of its work.
 		if s.Wanted == nil {
 			return nil, nil
 		}
@@ -49,7 +55,7 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 	if len(coming) == 0 {
 		return &Change{Action: lifecyclev1alpha1.ActionApply}, nil
 	}
-	// If only hosts are added, the existing ones may be unreachable.
+	// If the run only adds hosts, existing hosts may be unreachable.
 	rest, err := without(want, coming)
 	if err != nil {
 		return nil, err
@@ -60,9 +66,11 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 	return &Change{Action: lifecyclev1alpha1.ActionApply}, err
 }
 
-// Without returns the applied spec without hosts. The hosts may be ones that a run has only begun
-// to add. goesOn is true for a resumed run, which may have removed some already. Unknown hosts are
-// then no error.
+// Without returns the spec with which a run removes the hosts in out: a copy of the applied spec
+// without them. Its role groups list each host by name. out may name hosts that a run has only
+// begun to add. goesOn is true for a resumed run, which may have removed some of the hosts already,
+// so unknown hosts are no error. Without returns an error if the cluster is not built, or if no
+// control plane would be left.
 func (s *Specs) Without(cluster string, out []string, goesOn bool) (*clusterv1alpha1.Provision, error) {
 	if s.Applied == nil {
 		return nil, fmt.Errorf("cluster %s is not built yet: there is no host to take out", cluster)
@@ -80,9 +88,13 @@ func (s *Specs) Without(cluster string, out []string, goesOn bool) (*clusterv1al
 	return rest, err
 }
 
-// With returns the applied spec with hosts from a file, in their roles: all new ones, or only the
-// named ones. For existing hosts it takes the logins of the file, which may be new ones. It takes
-// nothing else from the file.
+// With returns the spec with which a run adds hosts from a file: a copy of the applied spec with
+// these hosts in their roles. added has their names. They are all new hosts of the file, or only
+// those in only if that is not empty. Existing hosts at the same address get the logins in the
+// file. Nothing else is taken from the file.
+//
+// With returns an error if a host in only is already part of the cluster or not in the file. A host
+// of the cluster with another name in the file is an error, too. The cluster must be built.
 func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clusterv1alpha1.Provision, added []string, err error) {
 	for _, name := range only {
 		switch {
@@ -118,8 +130,9 @@ func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clus
 	return spec, added, nil
 }
 
-// renames returns an error if a new host of a file is the machine of a host in Applied that the
-// file lacks.
+// renames returns an InvalidError if the new host added seems to be a host of the cluster with
+// another name. That is a host in Applied with the same address and SSH port, whose name the file
+// lacks.
 func (s *Specs) renames(file *clusterv1alpha1.Provision, added clusterv1alpha1.Host) error {
 	const sshPort = 22
 	for _, h := range s.Applied.Hosts {
@@ -131,7 +144,9 @@ func (s *Specs) renames(file *clusterv1alpha1.Provision, added clusterv1alpha1.H
 	return nil
 }
 
-// without returns a spec without hosts. Its role groups list each host by name.
+// without returns a copy of a spec without the named hosts. In the copy, role groups list each host
+// by name, and empty groups are left out. Unknown names are ignored. The only error is that of an
+// invalid range in a role group.
 func without(spec *clusterv1alpha1.Provision, out []string) (*clusterv1alpha1.Provision, error) {
 	rest := spec.DeepCopy()
 	leaves := func(name string) bool { return slices.Contains(out, name) }
@@ -149,8 +164,8 @@ func without(spec *clusterv1alpha1.Provision, out []string) (*clusterv1alpha1.Pr
 	return rest, nil
 }
 
-// sameByName reports whether two specs have the same effect on hosts. Ranges in role groups are
-// expanded.
+// sameByName reports whether two specs have the same effect on hosts, by their Hash. A range in a
+// role group equals the list of its names.
 func sameByName(a, b *clusterv1alpha1.Provision) (bool, error) {
 	x, err := without(a, nil)
 	if err != nil {

@@ -6,9 +6,10 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Rollback returns the spec to go back to. If a run has begun to apply another spec, that is
-// Applied, else Previous. An unfinished rollback to Previous continues. The hosts stay as they are
-// now, because they are added and removed by separate runs.
+// Rollback returns a copy of the spec to which a rollback leads. If a run has begun to apply
+// another spec, that is Applied, else Previous. An unfinished rollback to Previous continues. The
+// hosts and roles are those of Applied, because separate runs add and remove hosts. Rollback
+// returns an error if the cluster is not built, or if there is no Previous.
 func (s *Specs) Rollback() (*clusterv1alpha1.Provision, error) {
 	if s.Applied == nil {
 		return nil, errors.New("the cluster is not built yet: there is nothing to go back to")
@@ -31,8 +32,8 @@ func (s *Specs) Rollback() (*clusterv1alpha1.Provision, error) {
 	return spec, nil
 }
 
-// sameGeneration reports whether two specs are equal except for their hosts. It returns true if one
-// of them is nil.
+// sameGeneration reports whether two specs have the same effect, by their Hash, apart from hosts
+// and roles. It returns true if one of them is nil.
 func sameGeneration(a, b *clusterv1alpha1.Provision) (bool, error) {
 	if a == nil || b == nil {
 		return true, nil

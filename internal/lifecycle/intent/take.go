@@ -11,12 +11,15 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Take returns the spec for an Operation, and the hash for its status. The first attempt uses the
-// given spec. Later attempts use the spec with the hash in the status: Wanted, or given if it is
-// the same. The name in WantedBy is not enough, because a hub reuses the name of a deleted
-// Operation.
+// Take returns the spec that an Operation must use, with defaults, and the hash of that spec for
+// the status of the Operation. The first attempt uses a copy of given. Later attempts must use the
+// same spec again: Wanted or given, if its hash is the one in the status. Otherwise Take returns an
+// error. The name in WantedBy is not enough, because a hub reuses the name of a deleted Operation.
+//
+// given may be nil for later attempts. For a renewal of certificates the spec is that of Renewable
+// and the hash is "". Take does not change op.
 func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clusterv1alpha1.Provision) (spec *clusterv1alpha1.Provision, hash string, err error) {
-	if op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates { // the applied spec is renewed
+	if op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates { // a renewal uses the applied spec
 		if s.Applied == nil {
 			return nil, "", fmt.Errorf("cluster %s is not built yet: it has no certificates to renew", cluster)
 		}
@@ -45,13 +48,15 @@ func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clu
 	return given, hash, nil
 }
 
-// Hash returns a hash of the effect of a spec with defaults on hosts. Passwords and keys are not
-// part of it, because the hash is shown and a password could be guessed from it. Settings without
-// an effect on hosts are left out, too: the deletion policy, and automatic renewal.
+// Hash returns a hash, as 32 hex digits, of the effect of a spec with defaults on hosts. Two specs
+// with the same hash need no run. Passwords and keys are not part of it, because the hash is shown
+// and a password could be guessed from it. The deletion policy and automatic renewal are not part
+// of it, because they change nothing on hosts. The order of hosts and the use of ranges in role
+// groups do change the hash. Hash does not change spec.
 func Hash(spec *clusterv1alpha1.Provision) (string, error) {
 	hashed := spec.DeepCopy()
 	hashed.DeletionPolicy, hashed.Kubernetes.AutoRenewCerts = "", nil
-	if hashed.Join == clusterv1alpha1.Push { // as before there was a choice
+	if hashed.Join == clusterv1alpha1.Push { // keeps the hash from before join could be chosen
 		hashed.Join = ""
 	}
 	for i := range hashed.Hosts {
@@ -69,7 +74,7 @@ func Hash(spec *clusterv1alpha1.Provision) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// equal reports whether two specs have the same effect on hosts.
+// equal reports whether two specs have the same Hash.
 func equal(a, b *clusterv1alpha1.Provision) (bool, error) {
 	x, err := Hash(a)
 	if err != nil {

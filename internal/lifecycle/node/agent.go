@@ -5,12 +5,13 @@ import (
 	"syscall"
 )
 
-// agentFile is the name of the file with the agentStamp.
+// agentFile is the name of the file, in the directory of the agent's records, with the stored
+// agentStamp.
 const agentFile = "agent.json"
 
-// agentStamp is the digest of the agent's file, with the file's identity. A replaced or changed
-// file has another identity. The digest is therefore known without reading the whole file each
-// time.
+// agentStamp is the SHA-256 digest of the agent's program at AgentPath, with the device, inode,
+// size and change time of that file. While these four are the same, the stored digest is valid. The
+// agent then does not read the whole program.
 type agentStamp struct {
 	Digest  string           `json:"digest"`
 	Device  uint64           `json:"device"`
@@ -19,8 +20,9 @@ type agentStamp struct {
 	Changed syscall.Timespec `json:"changed"`
 }
 
-// agentNow returns the stamp of the agent's file, empty if the file cannot be read. kept reports
-// whether this stamp is stored already.
+// agentNow returns the stamp of the agent's program. It takes the digest from the stored stamp if
+// the file is the same, else it reads the file. kept reports whether exactly this stamp is stored
+// already. now is empty, and kept false, if the file cannot be read.
 func (n *Node) agentNow() (now agentStamp, kept bool) {
 	info, err := os.Stat(n.path(AgentPath))
 	if err != nil {
@@ -44,8 +46,8 @@ func (n *Node) agentNow() (now agentStamp, kept bool) {
 	return now, false
 }
 
-// stampAgent stores the stamp of the agent. It ignores errors: agentNow then computes the digest
-// again.
+// stampAgent stores the stamp of the agent's program, unless it is stored already. It ignores
+// errors: without a stored stamp, agentNow reads the program each time.
 func (n *Node) stampAgent() {
 	if now, kept := n.agentNow(); !kept && now.Digest != "" {
 		_ = n.writeChecked(n.dir(agentFile), now)

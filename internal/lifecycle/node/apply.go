@@ -20,23 +20,27 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/unit"
 )
 
-// session is one run of the agent. It performs one request.
+// session is one call of Apply, with one request, or one call of Observe. It is used by one
+// goroutine. Observe sets only Node and state.
 type session struct {
 	*Node
 	request Request
 	events  *json.Encoder
 	state   *state
 	content *arrivals
-	// units has the first observed status of units, without those that were changed since.
+	// units has the status of recorded units by name, as observed first. A unit is removed when a step
+	// changes it. The map is nil until the first observation.
 	units map[string]unit.Status
-	// dirty is true if the state has a completed step that is not on disk. It is written together with
-	// the beginning of the next step. An agent that is killed before repeats the step.
+	// dirty is true if state has a completed step that is not on disk. The next write stores it, at
+	// the latest when the next step begins. If the agent is killed before, the next request repeats
+	// the step.
 	dirty bool
 }
 
-// Apply reads a Request and the content of its streams, performs the request, and writes Events.
-// Failures are reported as events. The error is about an unreadable request, or events that cannot
-// be written.
+// Apply does the work of `orrery node apply`. It reads a Request from r, as one line, and the
+// content of the request's streams after that. It performs the request and writes Events to w.
+// Failures are reported as events, also the end of ctx and a request with another protocol. The
+// error means that the request cannot be read, or that an event cannot be written.
 func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 	in := bufio.NewReader(r)
 	line, err := in.ReadBytes('\n')
@@ -60,8 +64,9 @@ func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 	return nil
 }
 
-// parseRequest reads a request. From a request with another protocol it reads only the protocol. An
-// unknown field is an error, since the agent would not do what it asks for.
+// parseRequest decodes the line with a request. An unknown field is an error, since the agent would
+// not do what the field asks for. For a request with another protocol it returns only the protocol,
+// without an error.
 func parseRequest(line []byte) (Request, error) {
 	var said struct {
 		Protocol int `json:"protocol"`
@@ -76,12 +81,13 @@ func parseRequest(line []byte) (Request, error) {
 	return req, err
 }
 
-// eventError means that an event could not be written, because nobody reads it.
+// eventError means that an event could not be written, usually because the engine has disconnected.
 type eventError struct{ err error }
 
 func (e *eventError) Error() string { return "write event: " + e.err.Error() }
 func (e *eventError) Unwrap() error { return e.err }
 
+// emit sets the time of an event to the present and writes the event. The error is an *eventError.
 func (s *session) emit(e Event) error {
 	e.Time = s.Now()
 	if err := s.events.Encode(e); err != nil {
@@ -90,7 +96,9 @@ func (s *session) emit(e Event) error {
 	return nil
 }
 
-// failure returns the event for an error.
+// failure returns the event with state Failed for err. step is the ID of the failed step, or "" for
+// the request as a whole. The event also has what err contains: the lease of another run
+// (leaseError), the output of a script (scriptError), and missing digests (missingError).
 func failure(step string, err error) Event {
 	e := Event{Step: step, State: lifecyclev1alpha1.StepFailed, Message: err.Error()}
 	if held, ok := errors.AsType[*leaseError](err); ok {
@@ -105,8 +113,9 @@ func failure(step string, err error) Event {
 	return e
 }
 
-// run performs the request. It returns errors about the request as a whole. Failed steps are
-// events.
+// run performs s.request, whose protocol is checked already. in has the content of its streams. The
+// error is about the request as a whole, or about an event that could not be written. A step that
+// fails is reported as an event, and run returns nil.
 func (s *session) run(ctx context.Context, in io.Reader) error {
 	if s.nothingToDo() {
 		return s.emit(Event{State: lifecyclev1alpha1.StepRunning})
@@ -141,14 +150,16 @@ func (s *session) run(ctx context.Context, in io.Reader) error {
 	if err = errors.Join(err, s.flush()); err != nil {
 		return err
 	}
-	// Content is useful even after a failure, because the request will be repeated.
+	// Wait for the content of the request even after a failed step: a repeated request can use it.
 	if err := s.await(ctx, s.content.all); err != nil || !ok {
 		return err
 	}
 	return s.end(ctx)
 }
 
-// makeDir creates the directory of the agent, and returns the parents that it created.
+// makeDir creates Dir, the directory of the agent's records, if it is missing. made are the parents
+// of Dir that it created, the innermost first. The caller records them in the state, so that
+// removing the agent removes them too.
 func (n *Node) makeDir() (made []string, err error) {
 	for dir := filepath.Dir(Dir); dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(n.path(dir)); err == nil {
@@ -167,22 +178,25 @@ func (n *Node) makeDir() (made []string, err error) {
 	return made, nil
 }
 
-// nothingToDo reports whether the agent has no directory on the host, and the request brings
-// nothing there: it takes or releases a lease, and perhaps removes steps.
+// nothingToDo reports whether the host has no directory of records, and the request has no steps,
+// no content and not RemoveAll. Such a request only takes or releases a lease, or removes steps
+// that were never applied. run then changes nothing on the host.
 func (s *session) nothingToDo() bool {
 	_, err := os.Lstat(s.dir())
 	r := s.request
 	return errors.Is(err, fs.ErrNotExist) && !r.RemoveAll && len(r.Steps)+len(r.Streams)+len(r.Fetches) == 0
 }
 
-// leaseOnly reports whether the request only takes or extends a lease.
+// leaseOnly reports whether the request only takes or extends a lease: it has no steps, removals,
+// content or release.
 func (s *session) leaseOnly() bool {
 	r := s.request
 	return !r.RemoveAll && !r.Release && len(r.Steps)+len(r.Remove)+len(r.Streams)+len(r.Fetches) == 0
 }
 
-// extend takes or extends the lease. It does not wait for another agent of the same run that works
-// on the host, and changes nothing else.
+// extend performs a request that only takes or extends the lease. It does not wait for the lock,
+// because another agent of the same run may be at work on the host. It returns an error if the host
+// belongs to another cluster, or a leaseError if another run has the lease.
 func (s *session) extend(ctx context.Context) (err error) {
 	if s.state, err = s.load(); err != nil {
 		return err
@@ -196,7 +210,8 @@ func (s *session) extend(ctx context.Context) (err error) {
 	return s.emit(Event{State: lifecyclev1alpha1.StepRunning})
 }
 
-// checkCluster refuses a request for another cluster.
+// checkCluster returns an error if the host belongs to another cluster than the request names. A
+// host without a cluster is accepted. s.state must be loaded.
 func (s *session) checkCluster() error {
 	if s.state.ClusterID == "" || s.state.ClusterID == s.request.ClusterID {
 		return nil
@@ -205,9 +220,14 @@ func (s *session) checkCluster() error {
 		s.state.Cluster, s.state.ClusterID)
 }
 
-// begin loads the state and refuses a request for another cluster. made lists created directories.
+// begin prepares s for the steps. The caller holds the lock of the host. begin checks the lease
+// again, loads the state into s.state, and refuses a request for another cluster. It allocates the
+// reserve file, and stores the stamp of the agent.
+//
+// made are the directories that makeDir created; begin adds them to the state. If the host joins
+// the cluster with this request, begin saves the state. Else a later write includes made.
 func (s *session) begin(made []string) (err error) {
-	if err := s.holds(s.request.Lease); err != nil { // taken by another run during the wait?
+	if err := s.holds(s.request.Lease); err != nil { // another run may have taken the lease meanwhile
 		return err
 	}
 	if s.state, err = s.load(); err != nil {
@@ -226,7 +246,10 @@ func (s *session) begin(made []string) (err error) {
 	return nil
 }
 
-// steps undoes and does steps until one fails. A failed step is reported as an event.
+// steps undoes the recorded steps that the request removes, the latest first. Then it does the
+// requested steps in their order, except for RemoveAll. It ends at the first step that fails, which
+// is reported as an event: ok is false and err is nil then. err means that an event could not be
+// written.
 func (s *session) steps(ctx context.Context) (ok bool, err error) {
 	var gone []*record
 	for _, r := range slices.Backward(s.state.Steps) {
@@ -254,7 +277,12 @@ func (s *session) steps(ctx context.Context) (ok bool, err error) {
 	return true, nil
 }
 
-// step calls do between the two events of a step.
+// step performs one step. It emits the event that the step begins, calls do, and emits the event
+// with the result. id and hash identify the step in both events. If ctx has ended or the lease is
+// lost, the step fails without a call of do.
+//
+// do returns the state and the message for the second event. ok reports whether the step succeeded.
+// err means that an event could not be written.
 func (s *session) step(ctx context.Context, id, hash string, do func() (lifecyclev1alpha1.StepState, string, error)) (ok bool, err error) {
 	if err := s.emit(Event{Step: id, InputHash: hash, State: lifecyclev1alpha1.StepRunning}); err != nil {
 		return false, err
@@ -275,7 +303,13 @@ func (s *session) step(ctx context.Context, id, hash string, do func() (lifecycl
 	return err == nil, s.emit(e)
 }
 
-// do performs step i of the request.
+// do performs step i of the request, and returns the state and the message for its event. It leaves
+// a step alone that is recorded as complete with the same hash and shows no drift: the state is
+// Unchanged. It does so only if the step is not in request.Again.
+//
+// A probe is always performed. If it was complete with the same hash, the state is Unchanged, too.
+// Before do applies a step, it captures what the step will change, and writes the state. The
+// completion is only in memory until the next write, see session.dirty.
 func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, string, error) {
 	step := s.request.Steps[i]
 	k, err := kindOf(step)
@@ -298,7 +332,7 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 			return lifecyclev1alpha1.StepUnchanged, "", nil
 		}
 	}
-	if step.Artifact != nil { // before the step begins: the present file is useful until then
+	if step.Artifact != nil { // get the new content before the step begins
 		if _, err := s.need(ctx, step.Artifact.Blob); err != nil {
 			return "", "", s.allMissing(ctx, i, err)
 		}
@@ -336,7 +370,10 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 	return lifecyclev1alpha1.StepChanged, strings.Join(r.notes, "; "), nil
 }
 
-// allMissing lists all missing content for the steps from i, if err is about missing content.
+// allMissing completes a missingError, so that the engine can send all missing content at once. If
+// err is a missingError, the result lists all digests that the host lacks for the steps from i on.
+// Steps that are complete with the same hash need no content. Other errors, and nil, are returned
+// as they are.
 func (s *session) allMissing(ctx context.Context, i int, err error) error {
 	var missing *missingError
 	if !errors.As(err, &missing) {
@@ -358,7 +395,9 @@ func (s *session) allMissing(ctx context.Context, i int, err error) error {
 	return all
 }
 
-// revert undoes an applied step and removes its record.
+// revert undoes an applied step and removes its record. It removes directories that the agent
+// created as parents and that are empty now, and writes the state. It returns the state Reverted
+// and the notes of the step, such as a file that could not be restored.
 func (s *session) revert(ctx context.Context, r *record) (lifecyclev1alpha1.StepState, string, error) {
 	k, err := kindOf(r.Step)
 	if err != nil {
@@ -380,11 +419,13 @@ func (s *session) revert(ctx context.Context, r *record) (lifecyclev1alpha1.Step
 	return lifecyclev1alpha1.StepReverted, strings.Join(r.notes, "; "), s.fault("step/forgotten")
 }
 
+// write saves s.state to disk, even if s.dirty is false, and clears s.dirty.
 func (s *session) write() error {
 	s.dirty = false
 	return s.save(s.state)
 }
 
+// flush saves s.state to disk if s.dirty is true.
 func (s *session) flush() error {
 	if !s.dirty {
 		return nil
@@ -392,7 +433,10 @@ func (s *session) flush() error {
 	return s.write()
 }
 
-// end finishes a request all of whose steps succeeded.
+// end finishes a request after all its steps have succeeded. For RemoveAll it only removes the
+// agent, see leave. Otherwise it saves the state and removes unused backups. For Release it then
+// removes unused blobs and releases the lease. Without Release it returns a missingError if content
+// of the request did not arrive.
 func (s *session) end(ctx context.Context) error {
 	if s.request.RemoveAll {
 		return s.leave()
@@ -415,7 +459,8 @@ func (s *session) end(ctx context.Context) error {
 	return s.content.missing()
 }
 
-// leave removes the files of the agent, and the agent itself. Other files in its directories stay.
+// leave removes the agent's program and the directory of its records with everything in it. It then
+// removes parent directories that are empty: those of both, and those that the agent created.
 func (s *session) leave() error {
 	made := s.state.Made
 	if err := os.RemoveAll(s.path(Dir)); err != nil {
@@ -436,7 +481,8 @@ func (s *session) leave() error {
 	return s.fault("leave/removed")
 }
 
-// missing returns an error that lists the content that did not arrive, or nil.
+// missing returns a missingError that lists the content of the request that did not arrive, or nil.
+// It may be called only after a.all is closed.
 func (a *arrivals) missing() error {
 	all := &missingError{}
 	var errs []error
@@ -453,7 +499,12 @@ func (a *arrivals) missing() error {
 	return all
 }
 
-// Observe returns what was applied, and how the host differs from it. It changes nothing.
+// Observe returns the record of the host: its cluster, agent and lease, and the applied steps, each
+// with its drift. The drift describes how the host differs from the step; "" means that it does
+// not. Observe changes nothing and takes no lease. The returned lease may have expired.
+//
+// A step that cannot be observed has the error as its drift. An incomplete step has no drift. The
+// error means that the record or the lease cannot be read, or has a step of an unknown kind.
 func (n *Node) Observe(ctx context.Context) (plan.Applied, error) {
 	s := &session{Node: n}
 	var err error
@@ -481,7 +532,7 @@ func (n *Node) Observe(ctx context.Context) (plan.Applied, error) {
 	return applied, nil
 }
 
-// paths adds the root to paths of the host.
+// paths returns the paths with Root before each.
 func (n *Node) paths(paths []string) []string {
 	at := make([]string, 0, len(paths))
 	for _, path := range paths {

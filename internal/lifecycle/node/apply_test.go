@@ -52,7 +52,7 @@ func TestSecondApplyChangesNothing(t *testing.T) {
 		}
 		return s
 	}
-	if diff := cmp.Diff(applied(stateBefore), applied(stateAfter), cmp.AllowUnexported(record{})); diff != "" {
+	if diff := cmp.Diff(applied(stateBefore), applied(stateAfter), cmp.AllowUnexported(state{}, record{})); diff != "" {
 		t.Errorf("state (-before +after):\n%s", diff)
 	}
 }
@@ -240,11 +240,11 @@ func TestRefusals(t *testing.T) {
 		step    plan.Step
 		message string
 	}{
-		"DirectoryInTheWay": {map[string]string{"/etc/a/": ""}, ok, "/etc/a is a directory; move it away"},
+		"DirectoryInTheWay": {map[string]string{"/etc/a/": ""}, ok, "/etc/a is a directory, and the step needs another type; move it away"},
 		"FileInTheWay": {
 			map[string]string{"/etc/d": "x"},
 			plan.Step{ID: "d", Directory: &plan.Directory{Path: "/etc/d", Mode: "0755"}},
-			"/etc/d is a file; move it away",
+			"/etc/d is a file, and the step needs another type; move it away",
 		},
 		"Mode":        {nil, plan.Step{ID: "a", File: &plan.File{Path: "/etc/a", Mode: "rw"}}, `mode "rw": want permissions as octal digits`},
 		"SpecialBits": {nil, plan.Step{ID: "a", File: &plan.File{Path: "/etc/a", Mode: "04755"}}, `mode "04755": want permissions`},

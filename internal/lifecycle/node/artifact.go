@@ -20,16 +20,19 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// artifact performs a plan.Artifact.
+// artifact is the kind of step that performs a plan.Artifact: it installs a file, or members of an
+// archive, from a blob.
 type artifact struct{ *plan.Artifact }
 
-// placed is the digest and the metadata of an installed file. The file is read again only if the
-// metadata has changed.
+// placed is the digest and the metadata of a file that an artifact step has installed. observe
+// reads the file again only if the metadata has changed.
 type placed struct {
 	Digest string   `json:"digest"`
 	Stat   fileStat `json:"stat"`
 }
 
+// fileStat is the metadata of a file that changes whenever the file is replaced or written. Times
+// are in nanoseconds since 1970.
 type fileStat struct {
 	Inode uint64 `json:"inode"`
 	Size  int64  `json:"size"`
@@ -37,6 +40,7 @@ type fileStat struct {
 	CTime int64  `json:"ctime"`
 }
 
+// statOf returns the metadata of a path. It does not follow links.
 func statOf(path string) (fileStat, error) {
 	var s unix.Stat_t
 	if err := unix.Lstat(path, &s); err != nil {
@@ -45,8 +49,11 @@ func statOf(path string) (fileStat, error) {
 	return fileStat{Inode: s.Ino, Size: s.Size, MTime: s.Mtim.Nano(), CTime: s.Ctim.Nano()}, nil
 }
 
+// paths returns the paths on the host of the files to install, sorted.
 func (a artifact) paths() []string { return slices.Sorted(maps.Values(a.Files)) }
 
+// observe implements kind. It compares the mode and the content of each installed file. For a file
+// with new metadata but the same content, it updates r.Placed.
 func (a artifact) observe(_ context.Context, s *session, r *record) (string, error) {
 	for _, to := range a.paths() {
 		if drift, err := s.modeDiffers(to, a.Mode, 0); drift != "" || err != nil {
@@ -72,6 +79,7 @@ func (a artifact) observe(_ context.Context, s *session, r *record) (string, err
 	return "", nil
 }
 
+// capture implements kind. It records, and backs up, what is at the paths of the files.
 func (a artifact) capture(_ context.Context, s *session, r *record) error {
 	for _, to := range a.paths() {
 		if err := s.capturePath(r, to); err != nil {
@@ -81,6 +89,8 @@ func (a artifact) capture(_ context.Context, s *session, r *record) error {
 	return nil
 }
 
+// apply implements kind. It waits for the blob and installs the files. It restores paths that only
+// an earlier version of the step had. It records the installed files in r.Placed.
 func (a artifact) apply(ctx context.Context, s *session, r *record) error {
 	mode, err := parseMode(a.Mode)
 	if err != nil {
@@ -119,10 +129,12 @@ func (a artifact) apply(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
+// revert implements kind. It restores what was at the paths before.
 func (a artifact) revert(_ context.Context, s *session, r *record) error { return s.restorePaths(r) }
 
-// link installs the blob itself. It uses a hard link if the file system and modes allow, else a
-// copy.
+// link installs a blob that is no archive. blob is the path of the stored blob. link makes a hard
+// link if the file system and the modes allow it, else a copy. It records the digest in r.Placed.
+// It returns an error unless a.Files has one file, with the name "".
 func (a artifact) link(s *session, r *record, blob string, mode fs.FileMode) error {
 	to, ok := a.Files[""]
 	if !ok || len(a.Files) != 1 {
@@ -155,8 +167,9 @@ func (a artifact) link(s *session, r *record, blob string, mode fs.FileMode) err
 	})
 }
 
-// linkBlob makes a hard link and reports whether that was possible. All names of a file share its
-// mode, so a second name must have the same mode.
+// linkBlob makes the path in the argument to a hard link to a stored blob, and reports whether
+// that was possible. All links of a file share its mode, so a blob with other links must have the
+// mode already. A blob without other links gets the mode.
 func (s *session) linkBlob(blob, to string, mode fs.FileMode) (bool, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(blob, &stat); err != nil {
@@ -171,7 +184,9 @@ func (s *session) linkBlob(blob, to string, mode fs.FileMode) (bool, error) {
 	return os.Link(blob, to) == nil, nil
 }
 
-// extract installs members of an archive.
+// extract installs the members of an archive that a.Files names, and records their digests in
+// r.Placed. blob is the path of the stored archive. A member that is missing or is not a regular
+// file is an error. Members that come before it are installed then.
 func (a artifact) extract(ctx context.Context, s *session, r *record, blob string, mode fs.FileMode) error {
 	in, err := os.Open(blob)
 	if err != nil {
@@ -225,5 +240,6 @@ func (a artifact) extract(ctx context.Context, s *session, r *record, blob strin
 	return nil
 }
 
-// memberName returns the same name for kubelet and ./kubelet.
+// memberName returns the cleaned name of a member of an archive. It is the same for kubelet and
+// ./kubelet.
 func memberName(name string) string { return path.Clean(name) }

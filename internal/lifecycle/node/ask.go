@@ -13,10 +13,12 @@ import (
 	supervised "orrery.dev/orrery/internal/process"
 )
 
-// askTimeout bounds one attempt of a probe.
+// askTimeout is the maximum duration of one attempt of a probe, which is one call of Linux.Probe.
 const askTimeout = 3 * time.Second
 
-// Probe implements System.
+// Probe implements System. It makes one attempt of a probe: a GET, a connection to a TCP address or
+// Unix socket, or a command. It returns an error if the attempt fails or takes longer than
+// askTimeout. A probe without URL, TCP and Exec is an error.
 func (l *Linux) Probe(ctx context.Context, p plan.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -41,6 +43,8 @@ func (l *Linux) Probe(ctx context.Context, p plan.Probe) error {
 	}
 }
 
+// get makes the GET of a probe. It returns an error if the answer is not 2xx or lacks the text
+// p.Contains. If p.Contains is "", every 2xx answer is fine.
 func (l *Linux) get(ctx context.Context, p plan.Probe) error {
 	probe := supervised.HTTPProbe{URL: p.URL, CAFile: l.file(p.CAFile), CertFile: l.file(p.CertFile), KeyFile: l.file(p.KeyFile)}
 	answer, err := probe.Get(ctx)
@@ -53,7 +57,7 @@ func (l *Linux) get(ctx context.Context, p plan.Probe) error {
 	return nil
 }
 
-// file adds the root to a path of the host. An empty path stays empty.
+// file returns a path of the host with Root before it. It returns "" for "".
 func (l *Linux) file(path string) string {
 	if path == "" {
 		return ""

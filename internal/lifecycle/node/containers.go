@@ -22,14 +22,21 @@ const (
 	// killPatience is how long killed processes may take to end. A process that waits for a disk does
 	// not end.
 	killPatience = 10 * time.Second
+	// killInterval is the interval between two attempts to kill processes or to remove traces.
 	killInterval = 20 * time.Millisecond
 )
 
-// killContainers kills the processes in the control groups of the sweep, containerd's shims, and
-// all descendants. A drain has stopped the pods before, if the user wanted that.
+// killContainers kills the processes of containers, for the removal of a cluster. These are the
+// processes in the control groups of the sweep, containerd's shims, and all descendants of both. It
+// spares the control groups in keep, which existed before Orrery, and this process and its
+// ancestors.
+//
+// It first stops systemd slices among the control groups through systemd. It returns an error if
+// processes still run after killPatience. Pods get no time to end: a drain has stopped them before,
+// if the user wanted that.
 func (l *Linux) killContainers(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error {
 	for _, name := range sweep.Cgroups {
-		// systemd has its own record of a slice.
+		// Without a stop, systemd would still count the slice as active.
 		if strings.HasSuffix(name, ".slice") && !slices.Contains(keep.Cgroups, name) && has("systemctl") {
 			if _, err := l.Run(ctx, []string{"systemctl", "stop", name}, ""); ctx.Err() != nil {
 				return err
@@ -61,6 +68,9 @@ func (l *Linux) killContainers(ctx context.Context, sweep plan.Sweep, keep plan.
 	}
 }
 
+// containerProcesses returns the PIDs of the processes that killContainers must kill, sorted. These
+// are the processes in the control groups of the sweep but not in keep, shims, and their
+// descendants. This process and its ancestors are left out.
 func (l *Linux) containerProcesses(sweep plan.Sweep, keep plan.Traces) ([]int, error) {
 	parents, shims, err := l.processes(sweep.Containers)
 	if err != nil {
@@ -79,7 +89,7 @@ func (l *Linux) containerProcesses(sweep plan.Sweep, keep plan.Traces) ([]int, e
 			members[pid] = true
 		}
 	}
-	for grown := true; grown; { // descendants
+	for grown := true; grown; { // add the descendants of the members
 		grown = false
 		for pid, parent := range parents {
 			if members[parent] && !members[pid] {
@@ -100,8 +110,9 @@ func (l *Linux) containerProcesses(sweep plan.Sweep, keep plan.Traces) ([]int, e
 	return pids, nil
 }
 
-// processes returns the parent of each running process, and the shims of the containerd with this
-// socket.
+// processes returns the PID of the parent of each running process, by PID. shims are the PIDs of
+// the containerd-shim processes of the containerd with this socket. An empty socket matches no
+// shim. Zombies are left out.
 func (l *Linux) processes(socket string) (parents map[int]int, shims []int, err error) {
 	proc := filepath.Join("/", l.Root, "/proc")
 	entries, err := os.ReadDir(proc)
@@ -115,10 +126,10 @@ func (l *Linux) processes(socket string) (parents map[int]int, shims []int, err 
 			continue
 		}
 		stat, err := os.ReadFile(filepath.Join(proc, e.Name(), "stat"))
-		if err != nil { // it has ended
+		if err != nil { // the process has ended
 			continue
 		}
-		// The name, in parentheses, can contain any character. State and parent follow it.
+		// The line is "PID (NAME) STATE PARENT …". NAME can contain any character, also parentheses.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		const wanted = 2
 		if len(fields) < wanted || fields[0] == "Z" || fields[0] == "X" {
@@ -134,7 +145,9 @@ func (l *Linux) processes(socket string) (parents map[int]int, shims []int, err 
 	return parents, shims, nil
 }
 
-// isShim reports whether a command line belongs to a shim of the containerd with this socket.
+// isShim reports whether a command line belongs to a containerd-shim process of the containerd with
+// this socket. command has a NUL between the arguments, as in /proc. The result is false for an
+// empty socket.
 func isShim(command []byte, socket string) bool {
 	args := strings.Split(string(command), "\x00")
 	if socket == "" || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") {
@@ -144,9 +157,11 @@ func isShim(command []byte, socket string) bool {
 	return i > 0 && i+1 < len(args) && args[i+1] == socket
 }
 
+// readPIDs returns the PIDs in a cgroup.procs file of a control group. It returns nil if the file
+// cannot be read. Lines that are not positive numbers are left out.
 func readPIDs(path string) []int {
 	content, err := os.ReadFile(path)
-	if err != nil { // the group is gone, or has only threads
+	if err != nil { // the control group is gone, or has only threads
 		return nil
 	}
 	var pids []int

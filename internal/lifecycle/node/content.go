@@ -20,12 +20,14 @@ import (
 )
 
 const (
+	// digestPrefix begins every digest, as in sha256:HEX.
 	digestPrefix = "sha256:"
 	// parallelFetches bounds how many blobs are fetched in parallel.
 	parallelFetches = 4
 )
 
-// blobPath returns the path of a stored blob. It returns an error for an invalid digest, which
+// blobPath returns the path at which a blob is stored, whether or not it exists. A blob is a file
+// or archive that steps install, identified by its digest. An invalid digest is an error, since it
 // could otherwise lead to any path.
 func (n *Node) blobPath(digest string) (string, error) {
 	name, ok := strings.CutPrefix(digest, digestPrefix)
@@ -35,8 +37,8 @@ func (n *Node) blobPath(digest string) (string, error) {
 	return n.dir("blobs", "sha256", name), nil
 }
 
-// arrivals are the blobs of a request, from its stream or from other hosts. They arrive while steps
-// run.
+// arrivals are the blobs that a request brings, from its streams or from other hosts. They arrive
+// in the background while steps run.
 type arrivals struct {
 	node  *Node
 	blobs map[string]*arrival
@@ -46,13 +48,18 @@ type arrivals struct {
 	checked map[string]bool
 }
 
-// arrival is a blob that is being received. err is set before done is closed.
+// arrival is one blob that a request brings. done is closed when the blob is stored or has failed.
+// err is set before that; nil means that the blob is stored.
 type arrival struct {
 	done chan struct{}
 	err  error
 }
 
-// receive starts receiving the blobs of a request, in the background.
+// receive starts to receive the blobs of req in the background: those of Streams from r, and those
+// of Fetches from other hosts. Before, it removes partial blobs of an earlier agent.
+//
+// The error is about the disk, or about a digest in two streams. A blob that cannot be received has
+// its own error in the result. The end of ctx ends the fetches, but not the reading of r.
 func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals, error) {
 	a := &arrivals{node: n, blobs: make(map[string]*arrival), checked: make(map[string]bool), all: make(chan struct{})}
 	if err := n.dropPartial(); err != nil {
@@ -78,7 +85,7 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 		a.stream(r, req.Streams)
 		return nil
 	})
-	stream.Go(func() error { // Go of a limited group blocks
+	stream.Go(func() error { // in the background, because Go of a group with a limit blocks
 		for _, f := range queue {
 			fetch.Go(func() error {
 				b := a.blobs[f.Digest]
@@ -90,13 +97,14 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 		return fetch.Wait()
 	})
 	go func() {
-		_ = stream.Wait() // each blob has its own error
+		_ = stream.Wait() // always nil: each blob has its own error
 		close(a.all)
 	}()
 	return a, nil
 }
 
-// dropPartial removes partial blobs of an earlier agent.
+// dropPartial removes partial blobs, which an agent that was killed has left, and creates the
+// directory of blobs if it is missing.
 func (n *Node) dropPartial() error {
 	dir := n.dir("blobs", "sha256")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -116,8 +124,10 @@ func (n *Node) dropPartial() error {
 	return nil
 }
 
-// stream reads the blobs that follow a request. It drops a damaged blob and reads the following
-// ones.
+// stream reads the blobs of the streams from r, in their order, stores them, and closes their
+// arrivals. It skips the content of blobs that the host has. A blob with a wrong digest fails
+// alone, and the following ones are read. If r ends early, all remaining blobs fail that the host
+// does not have.
 func (a *arrivals) stream(r io.Reader, streams []Stream) {
 	var broken error
 	for _, s := range streams {
@@ -125,7 +135,7 @@ func (a *arrivals) stream(r io.Reader, streams []Stream) {
 		switch {
 		case broken != nil:
 			b.err = broken
-		case a.node.has(s.Digest) != nil: // an error is found again on writing
+		case a.node.has(s.Digest) != nil: // the host does not have the blob
 			b.err = a.node.store(s.Digest, func(w io.Writer) error {
 				_, err := io.Copy(w, limited)
 				return err
@@ -144,6 +154,8 @@ func (a *arrivals) stream(r io.Reader, streams []Stream) {
 	}
 }
 
+// fetch stores a blob from the first of its sources that has it. It does nothing if the host has
+// the blob. If no source has it, the error contains the errors of all sources.
 func (a *arrivals) fetch(ctx context.Context, f Fetch) error {
 	if a.node.has(f.Digest) == nil {
 		return nil
@@ -159,8 +171,9 @@ func (a *arrivals) fetch(ctx context.Context, f Fetch) error {
 	return fmt.Errorf("fetch %s: %w", f.Digest, errors.Join(errs...))
 }
 
-// need waits for a blob and returns its path. It returns a missingError if the host does not have
-// it.
+// need returns the path of a verified blob, which a step is about to install. It waits for a blob
+// that the request brings. It returns a missingError if the host does not have the blob. It returns
+// another error if ctx ends, or another run takes the lease, during the wait.
 func (s *session) need(ctx context.Context, digest string) (string, error) {
 	path, err := s.blobPath(digest)
 	if err != nil {
@@ -187,7 +200,8 @@ func (s *session) need(ctx context.Context, digest string) (string, error) {
 // leaseInterval is the interval of lease checks while the agent waits.
 const leaseInterval = 200 * time.Millisecond
 
-// await waits for done. It returns an error if ctx ends or another run takes the lease.
+// await waits until done is closed, and checks the lease in intervals. It returns the cause if ctx
+// ends, and a leaseError if another run has taken the lease.
 func (s *session) await(ctx context.Context, done <-chan struct{}) error {
 	tick := time.NewTicker(leaseInterval)
 	defer tick.Stop()
@@ -205,7 +219,8 @@ func (s *session) await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// missingError means that the host does not have some content.
+// missingError means that the host lacks the content with these digests. err is the reason. The
+// engine then sends the content itself.
 type missingError struct {
 	digests []string
 	err     error
@@ -214,7 +229,8 @@ type missingError struct {
 func (e *missingError) Error() string { return fmt.Sprintf("content is missing: %v", e.err) }
 func (e *missingError) Unwrap() error { return e.err }
 
-// has returns nil if the blob exists and is undamaged. It removes a damaged blob.
+// has returns nil if the host has the blob, undamaged. Otherwise the error is the reason. It reads
+// the whole blob, and removes a damaged one.
 func (n *Node) has(digest string) error {
 	path, err := n.blobPath(digest)
 	if err != nil {
@@ -230,7 +246,8 @@ func (n *Node) has(digest string) error {
 	return nil
 }
 
-// store stores the output of write as a blob, if its digest fits.
+// store stores what write writes as the blob with this digest. If the content has another digest,
+// or write fails, store returns an error and stores nothing.
 func (n *Node) store(digest string, write func(io.Writer) error) error {
 	path, err := n.blobPath(digest)
 	if err != nil {
@@ -245,23 +262,29 @@ func (n *Node) store(digest string, write func(io.Writer) error) error {
 	})
 }
 
-// verifier is a writer that computes the digest of its input and compares it.
+// verifier is a writer that computes the SHA-256 digest of its input. After the input, verify
+// returns an error if the digest is not want, and digest returns it as sha256:HEX. want may be ""
+// if verify is not called.
 type verifier struct {
 	hash.Hash
 	want string
 }
 
+// newVerifier returns a verifier for content whose digest must be want.
 func newVerifier(want string) *verifier { return &verifier{sha256.New(), want} }
 
+// digest returns the digest of the input so far, as sha256:HEX.
 func (v *verifier) digest() string { return digestPrefix + hex.EncodeToString(v.Sum(nil)) }
 
+// verify returns an error if the digest of the input is not the wanted one.
 func (v *verifier) verify() error {
 	if got := v.digest(); got != v.want {
-		return fmt.Errorf("digest of what arrived is %s, want %s", got, v.want)
+		return fmt.Errorf("digest of the received data is %s, want %s", got, v.want)
 	}
 	return nil
 }
 
+// fileDigest returns the digest of a file's content, as sha256:HEX. It follows links.
 func fileDigest(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -275,7 +298,8 @@ func fileDigest(path string) (string, error) {
 	return v.digest(), nil
 }
 
-// dropUnused removes blobs that no applied step uses or used before its last change.
+// dropUnused removes stored blobs that no step in s uses. It keeps the blob that a step used before
+// its last change, for a rollback.
 func (n *Node) dropUnused(s *state) error {
 	used := make(map[string]bool)
 	for _, r := range s.Steps {

@@ -14,15 +14,20 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// writer returns the writer that replaces files on the host.
+// writer returns the disk.Writer that replaces files on the host atomically. It syncs them unless
+// n.NoSync is true.
 func (n *Node) writer() disk.Writer { return disk.Writer{NoSync: n.NoSync, Fault: n.Fault} }
 
-// writeFile replaces a file by the output of write, completely or not at all.
+// writeFile replaces the file at path by the output of write, completely or not at all. path
+// includes Root, and its parent directory must exist. An error about a full disk says where to free
+// space.
 func (n *Node) writeFile(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	return full(path, n.writer().Write(path, mode, write))
 }
 
-// removeEmpty removes an empty directory, and reports whether the directory is gone.
+// removeEmpty removes a directory if it is empty, and reports whether the directory is gone. It is
+// true if there is no directory at the path. It is false, without an error, if the directory is
+// busy or not empty.
 func removeEmpty(path string) (bool, error) {
 	err := unix.Rmdir(path)
 	switch {
@@ -35,7 +40,8 @@ func removeEmpty(path string) (bool, error) {
 	}
 }
 
-// full names the file system in an error about a full one. It returns other errors as they are.
+// full completes an error about a full disk or an exceeded quota: it adds the mount point of path
+// and asks for free space. It returns other errors, and nil, as they are.
 func full(path string, err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
@@ -43,7 +49,8 @@ func full(path string, err error) error {
 	return fmt.Errorf("%w: the file system at %s is full; free space there and run this again", err, mountPoint(path))
 }
 
-// mountPoint returns the mount point of the file system of a path.
+// mountPoint returns the mount point of the file system that holds the parent directory of
+// path.
 func mountPoint(path string) string {
 	dir := filepath.Dir(path)
 	for dir != "/" {
@@ -57,7 +64,7 @@ func mountPoint(path string) string {
 	return dir
 }
 
-// parseMode parses an octal mode, such as "0755".
+// parseMode parses permissions as octal digits, such as "0755". Other mode bits are an error.
 func parseMode(mode string) (fs.FileMode, error) {
 	bits, err := strconv.ParseUint(mode, 8, 12)
 	if err != nil || bits&^0o777 != 0 {

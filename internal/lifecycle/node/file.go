@@ -11,17 +11,22 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// file performs a plan.File. After the step was applied, Content is the digest of the content.
+// file is the kind of step that performs a plan.File. Content is the content when the step is
+// applied, and the digest of the content in a stored record.
 type file struct{ *plan.File }
 
+// observe implements kind. It compares the mode and the content. f must come from a stored record,
+// where Content is a digest.
 func (f file) observe(_ context.Context, s *session, _ *record) (string, error) {
 	return s.differs(f.Path, f.Mode, f.Content)
 }
 
+// capture implements kind. It records, and backs up, what is at the path.
 func (f file) capture(_ context.Context, s *session, r *record) error {
 	return s.capturePath(r, f.Path)
 }
 
+// apply implements kind. It restores a path that only an earlier version of the step had.
 func (f file) apply(ctx context.Context, s *session, r *record) error {
 	if err := s.keepPaths(r, f.Path); err != nil {
 		return err
@@ -29,9 +34,11 @@ func (f file) apply(ctx context.Context, s *session, r *record) error {
 	return s.place(ctx, f.Path, f.Mode, f.Content)
 }
 
+// revert implements kind. It restores what was at the path before.
 func (f file) revert(_ context.Context, s *session, r *record) error { return s.restorePaths(r) }
 
-// place writes a file and creates missing parents.
+// place writes a file of the host, creates its missing parents, and sets its security label. mode
+// is octal, such as "0644".
 func (s *session) place(ctx context.Context, path, mode, content string) error {
 	bits, err := parseMode(mode)
 	if err != nil {
@@ -50,8 +57,8 @@ func (s *session) place(ctx context.Context, path, mode, content string) error {
 	return s.System.Label(ctx, s.path(path))
 }
 
-// differs describes how a file differs from its mode and digest. It returns "" if it does not
-// differ.
+// differs describes how a file of the host differs from the mode and the digest that it should
+// have, or says that it is missing. The result is "" if it does not differ.
 func (s *session) differs(path, mode, digest string) (string, error) {
 	if drift, err := s.modeDiffers(path, mode, 0); drift != "" || err != nil {
 		return drift, err
@@ -66,8 +73,9 @@ func (s *session) differs(path, mode, digest string) (string, error) {
 	return "", nil
 }
 
-// modeDiffers describes how a path differs in existence, type or mode. It returns "" if it does
-// not.
+// modeDiffers describes how a path of the host differs in existence, type or permissions. The
+// result is "" if it does not differ. want is the type: fs.ModeDir for a directory, 0 for a regular
+// file. A symbolic link matches only if want is fs.ModeDir and the link leads to a directory.
 func (s *session) modeDiffers(path, mode string, want fs.FileMode) (string, error) {
 	bits, err := parseMode(mode)
 	if err != nil {

@@ -8,20 +8,24 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// kind performs one kind of step.
+// kind performs one kind of step, such as a file or a unit. kindOf returns the kind of a step. Its
+// methods get the record of the step, which they may change; the caller saves the record.
 type kind interface {
-	// observe describes how the host differs from what was applied. drift is empty if it does not.
+	// observe describes how the host differs from the applied step. drift is "" if it does not.
 	observe(ctx context.Context, s *session, r *record) (drift string, err error)
-	// capture adds to r.Before what apply will change, except for what r.Before has already.
+	// capture records in r.Before what apply will change on the host. It skips what r.Before has
+	// already, so that r.Before keeps the state before the first apply.
 	capture(ctx context.Context, s *session, r *record) error
-	// apply makes the host match the step. It does not change what matches already.
+	// apply makes the host match the step. It does not change parts that match already, except
+	// that a unit is always restarted and a script always runs.
 	apply(ctx context.Context, s *session, r *record) error
-	// revert restores r.Before. It may be called again, and ignores what is gone already.
+	// revert restores the state in r.Before. A second call continues after an interruption, and
+	// ignores what is gone already.
 	revert(ctx context.Context, s *session, r *record) error
 }
 
-// kindOf returns the kind that performs a step. It is an error if the agent knows no kind or
-// several.
+// kindOf returns the kind that performs a step. It returns an error for a step without an ID, and
+// for a step that does not have exactly one kind that the agent knows.
 func kindOf(step plan.Step) (kind, error) {
 	var found []kind
 	if step.Directory != nil {
@@ -63,8 +67,9 @@ func kindOf(step plan.Step) (kind, error) {
 	return found[0], nil
 }
 
-// known returns a step as it is stored: without content that is large or secret, and not needed to
-// observe or undo the step.
+// known returns a copy of a step as the record stores it, without content that is large or secret.
+// The content of a file is replaced by its digest, and the text of a script is removed. The copy is
+// enough to observe and undo the step.
 func known(step plan.Step) plan.Step {
 	if step.File != nil {
 		f := *step.File

@@ -21,13 +21,13 @@ func TestLease(t *testing.T) {
 		refused string
 	}{
 		"Free":             {want: plan.Lease{Operation: "b", Epoch: 1}},
-		"SameRunAgain":     {held: held, want: plan.Lease{Operation: "a", Epoch: 5}},
+		"SameRunAgain":     {held: held, want: plan.Lease{Operation: "a", Holder: "anna@desk", Epoch: 5}},
 		"Resumed":          {held: held, want: plan.Lease{Operation: "a", Epoch: 6}},
 		"EarlierRun":       {held: held, want: plan.Lease{Operation: "a", Epoch: 4}, refused: "epoch 4 is over"},
 		"Another":          {held: held, want: plan.Lease{Operation: "b", Epoch: 9}, refused: "operation a, run by anna@desk"},
 		"AnotherIsTooOld":  {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 4}, refused: "epoch 4 is over"},
-		"Expired":          {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 5}},
-		"Released":         {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 5}},
+		"Expired":          {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 6}},
+		"Released":         {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 6}},
 		"ReleasedButOlder": {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 4}, refused: "epoch 4 is over"},
 		"NoOperation":      {want: plan.Lease{Epoch: 1}, refused: "without an operation"},
 	}

@@ -16,9 +16,11 @@ import (
 	"time"
 )
 
-// Linux is the System of the host on which this process runs.
+// Linux is the System of the host on which this process runs. It may be used from several
+// goroutines.
 type Linux struct {
-	// Root is put before the paths of /proc, /sys and /run.
+	// Root is put before the paths of files, such as those in /proc, /sys and /run. Programs and
+	// network interfaces are those of the real host.
 	Root string
 	// Patience bounds programs whose caller sets no deadline. The default is 15 minutes, because a
 	// package manager may download much.
@@ -26,16 +28,22 @@ type Linux struct {
 }
 
 const (
-	// outputTail is how much of a program's output an error contains, in bytes.
+	// outputTail is the maximum length of a program's output in an error, in bytes. The error has the
+	// end of a longer output.
 	outputTail = 2048
-	// killWait is how long the pipes of a killed program are read.
+	// killWait is how long Run still reads the output after it has killed a program. A descendant may
+	// hold the output open.
 	killWait = 2 * time.Second
 	// defaultPatience is the default of Linux.Patience.
 	defaultPatience = 15 * time.Minute
 )
 
-// Run implements System. When ctx ends, it kills the program and its process group. If ctx has no
-// deadline, Run sets one, so that a program that hangs does not block the run.
+// Run implements System. It runs a program in a process group of its own, with messages in English,
+// and returns its standard output. When ctx ends, it kills the process group. If ctx has no
+// deadline, Run sets one of l.Patience.
+//
+// If the program cannot be started, fails or is killed, the error is a *programError. It wraps the
+// cause if ctx has ended. The standard output is returned also with an error.
 func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		patience := cmp.Or(l.Patience, defaultPatience)
@@ -65,7 +73,8 @@ func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, e
 	return stdout.String(), &programError{program: argv[0], err: err, said: said}
 }
 
-// programError means that a program failed. said is the end of its output.
+// programError means that a program could not be started, failed or was killed. said is the end of
+// its standard output and standard error, of at most about outputTail bytes.
 type programError struct {
 	program string
 	err     error
@@ -75,11 +84,12 @@ type programError struct {
 func (e *programError) Error() string { return fmt.Sprintf("%s: %v: %s", e.program, e.err, e.said) }
 func (e *programError) Unwrap() error { return e.err }
 
-// programDirs are the directories of programs. Sessions of users other than root often lack some of
-// them.
+// programDirs are the directories in which Run finds programs. The PATH of a session often lacks
+// some of them if the user is not root.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// program returns the path of a program, or its name if it is not found.
+// program returns the path of a program in programDirs. It returns the name itself if programDirs
+// do not have it, or if the name has a slash.
 func program(name string) string {
 	for _, dir := range programDirs {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && !strings.Contains(name, "/") {
@@ -89,10 +99,11 @@ func program(name string) string {
 	return name
 }
 
-// has reports whether the host has a program.
+// has reports whether programDirs contain a program with the name.
 func has(name string) bool { return program(name) != name }
 
-// sysctlPath turns dots into slashes. A key whose first separator is a slash is a path already.
+// sysctlPath returns the path of a kernel parameter in /proc/sys. It turns dots into slashes. A
+// key whose first separator is a slash is a path already.
 func (l *Linux) sysctlPath(key string) string {
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
 		key = strings.NewReplacer(".", "/", "/", ".").Replace(key)
@@ -100,7 +111,8 @@ func (l *Linux) sysctlPath(key string) string {
 	return filepath.Join(l.Root, "/proc/sys", filepath.Clean("/"+key))
 }
 
-// Sysctl implements System.
+// Sysctl implements System. It reads the present value of a kernel parameter from /proc/sys,
+// without surrounding spaces. A missing key is an error that wraps fs.ErrNotExist.
 func (l *Linux) Sysctl(key string) (string, error) {
 	value, err := os.ReadFile(l.sysctlPath(key))
 	if err != nil {
@@ -109,7 +121,8 @@ func (l *Linux) Sysctl(key string) (string, error) {
 	return strings.TrimSpace(string(value)), nil
 }
 
-// SetSysctl implements System.
+// SetSysctl implements System. It writes the value of a kernel parameter to /proc/sys, where it
+// lasts until the next boot.
 func (l *Linux) SetSysctl(key, value string) error {
 	f, err := os.OpenFile(l.sysctlPath(key), os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {
@@ -122,15 +135,16 @@ func (l *Linux) SetSysctl(key, value string) error {
 	return nil
 }
 
-// moduleTraces are files that exist if the feature of a module is available. They are for modules
-// that have no other sign when they are built in.
+// moduleTraces has, by module, a path that exists if the feature of the module is available. It is
+// for modules that have no other sign when they are built into the kernel.
 var moduleTraces = map[string]string{
 	"br_netfilter": "/proc/sys/net/bridge",
 	"nf_conntrack": "/proc/sys/net/netfilter",
 	"ip_vs":        "/proc/net/ip_vs",
 }
 
-// HasModule implements System. It returns true if the kernel cannot load modules.
+// HasModule implements System. It reports whether a module is loaded or built in. It is true if the
+// kernel cannot load modules, because all modules are built in then.
 func (l *Linux) HasModule(name string) bool {
 	name = strings.ReplaceAll(name, "-", "_")
 	for _, trace := range []string{"/sys/module/" + name, moduleTraces[name]} {
@@ -147,7 +161,8 @@ func (l *Linux) HasModule(name string) bool {
 	})
 }
 
-// LoadModule implements System. modprobe succeeds for modules that are built in.
+// LoadModule implements System. It runs modprobe, which also succeeds for a module that is built
+// in.
 func (l *Linux) LoadModule(ctx context.Context, name string) error {
 	if _, err := l.Run(ctx, []string{"modprobe", name}, ""); err != nil {
 		return fmt.Errorf("load module %s: %w; install the package with this kernel's modules, or restart into the kernel that is installed", name, err)
@@ -155,7 +170,8 @@ func (l *Linux) LoadModule(ctx context.Context, name string) error {
 	return nil
 }
 
-// Label implements System. It sets the labels of SELinux, if the host has SELinux.
+// Label implements System. It sets the SELinux labels of the paths, which include Root, with
+// restorecon. It does nothing if the host has no SELinux or there are no paths.
 func (l *Linux) Label(ctx context.Context, paths ...string) error {
 	if _, err := os.Stat(filepath.Join(l.Root, "/sys/fs/selinux/enforce")); err != nil || len(paths) == 0 {
 		return nil //nolint:nilerr // there is no SELinux

@@ -169,7 +169,7 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	mounts, err := (&Linux{}).mountsBelow([]string{"/run/kubelet"})
-	if diff := cmp.Diff([]string{"/run/kubelet/there"}, mounts); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"/run/kubelet/there"}, pointsOf(mounts)); diff != "" || err != nil {
 		t.Errorf("mounts (-want +got), %v:\n%s", err, diff)
 	}
 	for pid, want := range map[int]bool{contained.Process.Pid: false, ours.Process.Pid: false, child: false, otherChild: true} {
@@ -250,6 +250,65 @@ func TestOwnedDirectoryWithMounts(t *testing.T) {
 		if _, err := os.Stat(n.path("/var/lib/kubelet/pods")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: %v, want it gone", name, err)
 		}
+	}
+}
+
+// TestUnmountOfASilentFileSystem unmounts a file system whose server answers no request, as that of
+// a volume whose server is gone. A request to the file system would block forever.
+func TestUnmountOfASilentFileSystem(t *testing.T) {
+	if !inNamespaces(t) {
+		return
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skipf("no file system can be made whose server does not answer: %v", err)
+	}
+	l := &Linux{}
+	for name, unmount := range map[string]func(dir string) error{
+		"UnmountBelow": l.UnmountBelow,
+		"Clear": func(dir string) error {
+			return l.Clear(t.Context(), plan.Sweep{MountsUnder: []string{dir}}, plan.Traces{})
+		},
+	} {
+		dir := filepath.Join("/run", name)
+		volume := filepath.Join(dir, "volume")
+		if err := os.MkdirAll(volume, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		silent, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { silent.Close() })
+		if err := unix.Mount("silent", volume, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", silent.Fd())); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- unmount(dir) }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s waits for the server of the file system", name)
+		}
+	}
+}
+
+// TestMounts: the type of a mount is that after the optional fields.
+func TestMounts(t *testing.T) {
+	l := &Linux{Root: t.TempDir()}
+	furnish(t, &Node{Root: l.Root}, map[string]string{"/proc/self/mountinfo": `22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+23 22 0:44 / /var/lib/kubelet/with\040blank rw,relatime shared:2 master:1 - nfs4 10.0.0.1:/a - b rw
+24 22 0:45 / /var/lib/kubelet/b rw - cifs //10.0.0.1/b rw
+`})
+	got, err := l.mountsBelow([]string{"/var/lib/kubelet"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []mount{{"/var/lib/kubelet/with blank", "nfs4"}, {"/var/lib/kubelet/b", "cifs"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("mounts %v, want %v", got, want)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// lock waits for a lock file until ctx ends. The lock is held until unlock or the end of the
-// process.
+// lock waits until it holds the lock on the file at path, which it creates if it is missing. If ctx
+// ends first, it returns an error. The lock is held until unlock is called or the process ends.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := disk.Lock(ctx, path)
 	if err != nil && ctx.Err() != nil {

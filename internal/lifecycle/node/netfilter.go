@@ -10,8 +10,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// tables lists the existing nftables tables of the sweep. If the sweep has iptables chains, it
-// includes the tables that iptables creates. Clear deletes those only if they are empty.
+// tables lists the existing nftables tables that the sweep must remove, as family and name. These
+// are the tables that it names. If it has prefixes of iptables chains, they are also the tables
+// that iptables creates, which Clear deletes only if they are empty.
+//
+// The list is nil if the sweep has neither, or if the host has no nft.
 func (l *Linux) tables(ctx context.Context, sweep plan.Sweep) ([]string, error) {
 	if len(sweep.Tables)+len(sweep.IPTablesPrefixes) == 0 || !has("nft") {
 		return nil, nil
@@ -30,14 +33,16 @@ func (l *Linux) tables(ctx context.Context, sweep plan.Sweep) ([]string, error) 
 	return found, nil
 }
 
-// implied reports whether iptables created the table and the sweep does not name it.
+// implied reports whether a sweep covers a table, given as family and name, only because iptables
+// creates that table. The sweep then has prefixes of iptables chains and does not name the table.
 func implied(sweep plan.Sweep, table string) bool {
 	family, name, _ := strings.Cut(table, " ")
 	return len(sweep.IPTablesPrefixes) > 0 && !slices.Contains(sweep.Tables, table) &&
 		(family == "ip" || family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, name)
 }
 
-// tableIsEmpty reports whether a table has no rules, and only chains that the kernel calls.
+// tableIsEmpty reports whether an nftables table, given as family and name, has no rules, and only
+// base chains with the policy accept. It is false if the table cannot be read.
 func (l *Linux) tableIsEmpty(ctx context.Context, table string) bool {
 	output, err := l.Run(ctx, append([]string{"nft", "-j", "list", "table"}, strings.Fields(table)...), "")
 	if err != nil {
@@ -63,15 +68,18 @@ func (l *Linux) tableIsEmpty(ctx context.Context, table string) bool {
 	return true
 }
 
+// deleteTable deletes an nftables table, given as family and name, with its content.
 func (l *Linux) deleteTable(ctx context.Context, table string) error {
 	_, err := l.Run(ctx, append([]string{"nft", "delete", "table"}, strings.Fields(table)...), "")
 	return err
 }
 
-// iptablesCommands are the commands of both families and both backends.
+// iptablesCommands are the iptables commands for IPv4 and IPv6: the default one, and those of the
+// legacy and the nftables backend.
 var iptablesCommands = []string{"iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"}
 
-// chains lists the chains with one of the prefixes, as command, table and name.
+// chains lists the iptables chains whose names begin with one of the prefixes, as command, table
+// and name. It leaves out commands that the host does not have, and commands that fail.
 func (l *Linux) chains(ctx context.Context, prefixes []string) []string {
 	var found []string
 	if len(prefixes) == 0 {
@@ -101,8 +109,8 @@ func (l *Linux) chains(ctx context.Context, prefixes []string) []string {
 	return found
 }
 
-// deleteChains deletes chains, in the form that chains returns, and rules of other chains that jump
-// to them.
+// deleteChains deletes iptables chains, and the rules of other chains that jump to them. chains are
+// in the form that the method chains returns. Chains that no longer exist are ignored.
 func (l *Linux) deleteChains(ctx context.Context, chains []string) error {
 	for _, command := range iptablesCommands {
 		ours := make(map[string][]string) // by table
@@ -129,9 +137,11 @@ func (l *Linux) deleteChains(ctx context.Context, chains []string) error {
 	return nil
 }
 
-// withoutChains turns the output of iptables-save into input of iptables-restore that deletes
-// chains. It deletes the rules that jump to them, their content, and the chains. Each table changes
-// at once.
+// withoutChains returns the input of iptables-restore that deletes chains, with their rules and the
+// rules of other chains that jump to them. saved is the output of iptables-save. ours has the names
+// of the chains to delete, by table.
+//
+// Each table is changed in one transaction. The result is "" if none of the chains exists.
 func withoutChains(saved string, ours map[string][]string) string {
 	var all strings.Builder
 	var table string
@@ -168,8 +178,9 @@ func withoutChains(saved string, ours map[string][]string) string {
 	return all.String()
 }
 
-// ruleOf returns the chain of a rule and the chain that it jumps to. It ignores -j and -g in a
-// quoted comment.
+// ruleOf returns the chain of a rule and the target that it jumps to, or "" without a target. rule
+// is a line of iptables-save, such as "-A INPUT -j KUBE-SERVICES". Options in a quoted comment are
+// ignored.
 func ruleOf(rule string) (chain, target string) {
 	fields := strings.Fields(rule)
 	chain = fields[1]

@@ -8,9 +8,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// packages performs a plan.Packages.
+// packages is the kind of step that performs a plan.Packages: it installs packages of the
+// distribution.
 type packages struct{ *plan.Packages }
 
+// missing returns those of the step's packages that are not installed.
 func (p packages) missing(ctx context.Context, s *session) ([]string, error) {
 	installed, err := s.System.Packages(ctx, p.Manager)
 	if err != nil {
@@ -19,6 +21,7 @@ func (p packages) missing(ctx context.Context, s *session) ([]string, error) {
 	return without(p.Names, installed), nil
 }
 
+// observe implements kind. It names the packages of the step that are not installed.
 func (p packages) observe(ctx context.Context, s *session, _ *record) (string, error) {
 	missing, err := p.missing(ctx, s)
 	if err != nil || len(missing) == 0 {
@@ -27,7 +30,9 @@ func (p packages) observe(ctx context.Context, s *session, _ *record) (string, e
 	return "not installed: " + strings.Join(missing, ", "), nil
 }
 
-// capture records all installed packages. Which others a package installs is known only afterwards.
+// capture implements kind. It records all packages that are installed before apply, unless an
+// interrupted apply has done so. apply needs the list to find the dependencies that come with an
+// installation.
 func (p packages) capture(ctx context.Context, s *session, r *record) (err error) {
 	if r.Before.Installed == nil {
 		r.Before.Installed, err = s.System.Packages(ctx, p.Manager)
@@ -35,6 +40,8 @@ func (p packages) capture(ctx context.Context, s *session, r *record) (err error
 	return err
 }
 
+// apply implements kind. It installs the missing packages. In the record it then replaces the list
+// of capture by the packages that are installed because of this step.
 func (p packages) apply(ctx context.Context, s *session, r *record) error {
 	missing, err := p.missing(ctx, s)
 	if err != nil {
@@ -55,6 +62,8 @@ func (p packages) apply(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
+// revert implements kind. It uninstalls the packages that are installed because of this step. It
+// keeps those on which other packages now depend, and adds a note that names them.
 func (p packages) revert(ctx context.Context, s *session, r *record) error {
 	ours, err := p.ours(ctx, s, r)
 	if err != nil || len(ours) == 0 {
@@ -67,7 +76,9 @@ func (p packages) revert(ctx context.Context, s *session, r *record) error {
 	return err
 }
 
-// ours returns the packages that are installed because of this step.
+// ours returns the packages that are installed because of this step, sorted. These are the recorded
+// ones that are still installed. If capture has recorded a list that apply has not replaced, they
+// are also all packages that are not in that list.
 func (p packages) ours(ctx context.Context, s *session, r *record) ([]string, error) {
 	now, err := s.System.Packages(ctx, p.Manager)
 	if err != nil {

@@ -17,16 +17,17 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// pathBefore is what was at a path before the first change.
+// pathBefore is what was at a path of the host before a step changed it for the first time. Undoing
+// the step restores it.
 type pathBefore struct {
 	Path string `json:"path"`
 	// Type is empty if nothing was there.
 	Type pathType `json:"type,omitempty"`
-	// Backup is the name of the file's backup.
+	// Backup is the name of the backup of a file, in the directory backup of the agent's records.
 	Backup string `json:"backup,omitempty"`
-	// Target of a symbolic link.
+	// Target is where a symbolic link leads.
 	Target string `json:"target,omitempty"`
-	// Entries of a directory.
+	// Entries are the names in a directory.
 	Entries []string `json:"entries,omitempty"`
 	// The other fields are for files and directories.
 	Mode    fs.FileMode `json:"mode,omitempty"`
@@ -35,15 +36,21 @@ type pathBefore struct {
 	ModTime time.Time   `json:"modTime,omitzero"`
 }
 
+// pathType is the type of the file that was at a path.
 type pathType string
 
 const (
+	// typeFile, typeLink and typeDirectory are a regular file, a symbolic link and a directory.
 	typeFile      pathType = "file"
 	typeLink      pathType = "link"
 	typeDirectory pathType = "directory"
 )
 
-// capturePath records what is at a path, unless it is recorded already.
+// capturePath records in r.Before what is at a path, and in the state which of its parents are
+// missing. It keeps a backup of a file. It does nothing if r.Before has the path already.
+//
+// It returns an error if the step cannot replace what is there. A directory step can replace only a
+// directory, or a link to one. Other steps can replace only a file or a link.
 func (s *session) capturePath(r *record, path string) error {
 	if slices.ContainsFunc(r.Before.Paths, func(b pathBefore) bool { return b.Path == path }) {
 		return nil
@@ -83,19 +90,20 @@ func (s *session) capturePath(r *record, path string) error {
 		b.Type = typeDirectory
 		b.Entries, err = names(at)
 	default:
-		err = fmt.Errorf("%s is a %s; move it away", path, info.Mode().Type())
+		err = fmt.Errorf("%s is a %s, not a file, link or directory; move it away", path, info.Mode().Type())
 	}
 	if err != nil {
 		return err
 	}
 	if (b.Type == typeDirectory) != (r.Step.Directory != nil) {
-		return fmt.Errorf("%s is a %s; move it away", path, b.Type)
+		return fmt.Errorf("%s is a %s, and the step needs another type; move it away", path, b.Type)
 	}
 	r.Before.Paths = append(r.Before.Paths, b)
 	return nil
 }
 
-// captureParents records the missing parents of a path.
+// captureParents records in s.state.Made which parents of a path are missing. makeParents creates
+// them later. When the step is undone, removeMade removes those that are empty.
 func (s *session) captureParents(path string) error {
 	for dir := filepath.Dir(filepath.Clean("/" + path)); dir != "/"; dir = filepath.Dir(dir) {
 		_, err := os.Stat(s.path(dir))
@@ -112,7 +120,8 @@ func (s *session) captureParents(path string) error {
 	return nil
 }
 
-// makeParents creates missing parents of a path with mode 0755.
+// makeParents creates the missing parents of a path with mode 0755. captureParents must have
+// recorded them, so that they can be removed again.
 func (s *session) makeParents(path string) error {
 	dir := filepath.Dir(filepath.Clean("/" + path))
 	if _, err := os.Stat(s.path(dir)); dir == "/" || !errors.Is(err, fs.ErrNotExist) {
@@ -124,29 +133,34 @@ func (s *session) makeParents(path string) error {
 	return s.makeDirectory(dir, 0o755)
 }
 
+// makeDirectory creates a directory, whose parent must exist, and sets its mode. It sets the
+// mode also if the directory exists.
 func (s *session) makeDirectory(path string, mode fs.FileMode) error {
 	at := s.path(path)
 	if err := os.Mkdir(at, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return full(at, err)
 	}
-	if err := os.Chmod(at, mode); err != nil { // regardless of the umask
+	if err := os.Chmod(at, mode); err != nil { // the umask may have removed bits of the mode
 		return err
 	}
 	return s.writer().SyncDir(filepath.Dir(at))
 }
 
+// backupName returns the file name of the backup that a step keeps of a path. id is the ID of the
+// step.
 func backupName(id, path string) string {
 	sum := sha256.Sum256([]byte(id + "\x00" + path))
 	return hex.EncodeToString(sum[:16])
 }
 
-// backUp keeps a copy of a file. Files are never written in place, so a hard link is a copy. If the
-// file system does not allow it, backUp copies the content.
+// backUp keeps a copy of the file from at the path to, and creates the directory of to. The copy is
+// a hard link if possible, because the agent never writes into existing files. Otherwise backUp
+// copies the content, with the mode, owner and time in b.
 func (s *session) backUp(from, to string, b pathBefore) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return full(to, err)
 	}
-	if err := disk.Remove(to); err != nil { // an agent was killed before it recorded this one
+	if err := disk.Remove(to); err != nil { // left by an agent that was killed
 		return err
 	}
 	if os.Link(from, to) == nil {
@@ -155,7 +169,7 @@ func (s *session) backUp(from, to string, b pathBefore) error {
 	return s.copyFile(from, to, b)
 }
 
-// copyFile copies a file with its mode, owner and time.
+// copyFile copies a file, and gives the copy the mode, owner and time in b.
 func (s *session) copyFile(from, to string, b pathBefore) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -172,8 +186,8 @@ func (s *session) copyFile(from, to string, b pathBefore) error {
 	return own(to, b)
 }
 
-// own restores the owner, mode and time of a path. The mode is last, because a change of owner
-// clears some bits of it.
+// own sets the owner, mode and time of a path to those in b. The mode is set after the owner,
+// because a change of owner clears some bits of it.
 func own(at string, b pathBefore) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(at, &stat); err != nil {
@@ -190,7 +204,9 @@ func own(at string, b pathBefore) error {
 	return os.Chtimes(at, b.ModTime, b.ModTime)
 }
 
-// restorePath restores what was at a path. It may be called again.
+// restorePath restores what was at a path before the step; b describes that. A new directory that
+// is not empty and not Owned stays, see removeDirectory. restorePath may be repeated after an
+// interruption.
 func (s *session) restorePath(r *record, b pathBefore) error {
 	at := s.path(b.Path)
 	if err := disk.Remove(disk.Beside(at)); err != nil && !errors.Is(err, unix.ENOTDIR) {
@@ -225,6 +241,8 @@ func (s *session) restorePath(r *record, b pathBefore) error {
 	return s.fault("path/restored")
 }
 
+// restoreFile replaces the file at the path at by its backup. If the backup is gone, it removes the
+// file and adds a note to the record, without an error.
 func (s *session) restoreFile(r *record, at string, b pathBefore) error {
 	backup := s.dir("backup", b.Backup)
 	if _, err := os.Lstat(backup); errors.Is(err, fs.ErrNotExist) {
@@ -234,19 +252,20 @@ func (s *session) restoreFile(r *record, at string, b pathBefore) error {
 	if err := s.makeParents(b.Path); err != nil {
 		return err
 	}
-	// The backup stays as long as the state names it.
+	// Keep the backup, because the state still names it: restorePath may run again.
 	if err := os.Link(backup, disk.Beside(at)); err != nil {
 		return s.copyFile(backup, at, b)
 	}
-	// Renaming one hard link of a file to another does nothing and leaves both.
+	// If at is already a link to the backup, Rename does nothing and leaves both names.
 	if err := errors.Join(os.Rename(disk.Beside(at), at), disk.Remove(disk.Beside(at))); err != nil {
 		return err
 	}
 	return s.writer().SyncDir(filepath.Dir(at))
 }
 
-// restoreDirectory restores the mode, owner and time of a directory that existed before. In an
-// Owned directory it also removes new entries.
+// restoreDirectory restores the mode, owner and time of the directory at the path at, which existed
+// before the step. If the step's directory is Owned, it also removes entries that were not there
+// before. If the directory is gone, it creates an empty one with the former mode.
 func (s *session) restoreDirectory(r *record, at string, b pathBefore) error {
 	now, err := names(at)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -271,8 +290,9 @@ func (s *session) restoreDirectory(r *record, at string, b pathBefore) error {
 	return own(at, b)
 }
 
-// removeDirectory removes a directory that a step created. Unless it is Owned, it must be empty,
-// else it is removed later.
+// removeDirectory removes a directory that the step created. An Owned directory is removed with its
+// content, after a check that nothing is mounted below it. Another directory stays if it is not
+// empty. s.state.Made then has its path, so that removeMade removes it once it is empty.
 func (s *session) removeDirectory(r *record, at, path string) error {
 	if r.Step.Directory.Owned {
 		if err := s.System.UnmountBelow(at); err != nil {
@@ -282,13 +302,13 @@ func (s *session) removeDirectory(r *record, at, path string) error {
 	}
 	gone, err := removeEmpty(at)
 	if !gone && err == nil && !slices.Contains(s.state.Made, path) {
-		s.state.Made = append(s.state.Made, path) // removed as soon as it is empty
+		s.state.Made = append(s.state.Made, path) // removeMade removes it as soon as it is empty
 	}
 	return err
 }
 
-// keepPaths undoes the step at recorded paths other than the given ones, which an earlier version
-// of the step had.
+// keepPaths restores what was at recorded paths other than the given ones, and removes these paths
+// from the record. They belonged only to an earlier version of the step.
 func (s *session) keepPaths(r *record, paths ...string) error {
 	for _, b := range slices.Clone(r.Before.Paths) {
 		if slices.Contains(paths, b.Path) {
@@ -302,8 +322,8 @@ func (s *session) keepPaths(r *record, paths ...string) error {
 	return nil
 }
 
-// restorePaths undoes the step at every path, in reverse order. The paths stay recorded until the
-// whole step is undone.
+// restorePaths restores what was at every recorded path of a step, in reverse order. The paths stay
+// in the record until the caller removes the record.
 func (s *session) restorePaths(r *record) error {
 	for _, b := range slices.Backward(r.Before.Paths) {
 		if err := s.restorePath(r, b); err != nil {
@@ -313,7 +333,9 @@ func (s *session) restorePaths(r *record) error {
 	return nil
 }
 
-// removeMade removes created parents that are empty now.
+// removeMade removes the directories in s.state.Made that are empty, from the host and from the
+// list. The agent created them as parents of other paths. It keeps directories that an applied
+// directory step needs. It does not save the state.
 func (s *session) removeMade() error {
 	needed := make(map[string]bool)
 	for _, r := range s.state.Steps {
@@ -337,7 +359,7 @@ func (s *session) removeMade() error {
 	return nil
 }
 
-// dropBackups removes backups that no record refers to.
+// dropBackups removes backups of files that no record in the state refers to.
 func (s *session) dropBackups() error {
 	used := make(map[string]bool)
 	for _, r := range s.state.Steps {
@@ -359,6 +381,7 @@ func (s *session) dropBackups() error {
 	return nil
 }
 
+// names returns the names of the entries of a directory, sorted.
 func names(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	list := make([]string, 0, len(entries))

@@ -8,9 +8,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/unit"
 )
 
-// process performs a plan.Unit.
+// process is the kind of step that performs a plan.Unit: it installs and starts a systemd unit.
 type process struct{ *plan.Unit }
 
+// observe implements kind. It checks that the unit is installed as the step defines it, enabled,
+// and running.
 func (p process) observe(ctx context.Context, s *session, _ *record) (string, error) {
 	status, err := s.unit(ctx, p.Name)
 	switch {
@@ -26,6 +28,7 @@ func (p process) observe(ctx context.Context, s *session, _ *record) (string, er
 	return "", nil
 }
 
+// capture implements kind. It records the name of the unit, which undoing removes.
 func (p process) capture(_ context.Context, _ *session, r *record) error {
 	if !slices.Contains(r.Before.Units, p.Name) {
 		r.Before.Units = append(r.Before.Units, p.Name)
@@ -33,8 +36,10 @@ func (p process) capture(_ context.Context, _ *session, r *record) error {
 	return nil
 }
 
-// apply always restarts the unit. It is called if the unit or its input changed, if the unit does
-// not run, or if an earlier agent may have been killed before the restart.
+// apply implements kind. It installs the unit and always restarts it. It is called if the unit or
+// its input has changed, or if the unit does not run. It is also called if an earlier agent may
+// have been killed before the restart. It removes units that only an earlier version of the step
+// had.
 func (p process) apply(ctx context.Context, s *session, r *record) error {
 	for _, name := range slices.Clone(r.Before.Units) {
 		if name == p.Name {
@@ -55,6 +60,7 @@ func (p process) apply(ctx context.Context, s *session, r *record) error {
 	return s.Units.Restart(ctx, p.Name)
 }
 
+// revert implements kind. It stops and removes the recorded units.
 func (p process) revert(ctx context.Context, s *session, r *record) error {
 	for _, name := range slices.Backward(r.Before.Units) {
 		delete(s.units, name)
@@ -65,8 +71,9 @@ func (p process) revert(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
-// unit returns the status of a unit. The first call reads all recorded units at once, before any
-// changes.
+// unit returns the status of a unit, for observe. The first call in a session observes all units of
+// the state at once, and later calls use the result. A unit that a step has changed since, or that
+// is not in the state, is observed again in each call.
 func (s *session) unit(ctx context.Context, name string) (unit.Status, error) {
 	if s.units == nil {
 		var names []string

@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// stall is how long a peer may take for the next piece of a blob.
+	// stall is how long a peer may take to send its request, or to send or take one piece of a blob.
 	stall = 30 * time.Second
 	// piece is the number of bytes after which the deadline of a peer is renewed.
 	piece = 4 << 20
-	// questionSize bounds the line with the token and the digest.
+	// questionSize is the maximum length in bytes of the request, which is a line with token and
+	// digest.
 	questionSize = 1024
 )
 
-// Serve sends stored content and the agent to other hosts. It reads a ServeRequest from r, writes a
-// Serving to w, and serves until r or ctx ends. If listen has no host, the address of the request
-// is used.
+// Serve does the work of `orrery node serve`: it sends stored blobs, and the agent's program, to
+// other hosts. It reads a ServeRequest from r, writes a Serving to w, and serves until r or ctx
+// ends, which is no error. listen is host:port. If it has no host, the address in the request is
+// used.
 func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Writer) error {
 	in := bufio.NewReader(r)
 	line, err := in.ReadBytes('\n')
@@ -50,7 +52,7 @@ func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Write
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // serving ends with the input, at the latest when the caller exits
+	go func() { // serve until r ends: it ends when the engine disconnects
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
 	}()
@@ -65,11 +67,14 @@ func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Write
 	return n.accept(ctx, listener, req.Token)
 }
 
+// accept answers each connection in its own goroutine. When ctx ends, it returns nil after all
+// goroutines have ended. It returns an error if the listener fails before that. token is what
+// clients must send.
 func (n *Node) accept(ctx context.Context, listener net.Listener, token string) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	agent := sync.OnceValue(func() string {
-		now, _ := n.agentNow() // empty if unreadable, and no client requests ""
+		now, _ := n.agentNow() // "" if the program cannot be read; no client requests ""
 		return now.Digest
 	})
 	for {
@@ -89,7 +94,12 @@ func (n *Node) accept(ctx context.Context, listener net.Listener, token string) 
 	}
 }
 
-// answer sends one blob. It sends nothing without the token, or if the host does not have the blob.
+// answer reads the request of a client, which is a line with token and digest, and sends the blob
+// with this digest. If the digest is that of the agent's program, it sends that program. It does
+// not verify the content; the client does.
+//
+// It sends nothing if the token is wrong or the host does not have the content. agent returns the
+// digest of the agent's program, or "".
 func (n *Node) answer(conn net.Conn, token string, agent func() string) {
 	if conn.SetDeadline(time.Now().Add(stall)) != nil {
 		return
@@ -119,7 +129,9 @@ func (n *Node) answer(conn net.Conn, token string, agent func() string) {
 	}
 }
 
-// fetchBlob gets a blob from another host, and verifies its digest.
+// fetchBlob copies a blob from another host to w, and verifies its digest. source is the host:port
+// at which the other host serves. It returns an error if the other host does not have the blob,
+// which an empty answer means. After an error, w may have got a part of the blob or other content.
 func fetchBlob(ctx context.Context, source, token, digest string, w io.Writer) error {
 	dialer := net.Dialer{Timeout: stall / 3}
 	conn, err := dialer.DialContext(ctx, "tcp", source)

@@ -68,6 +68,50 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
+// TestBackupOutlivesAFailedSave: the state file is damaged or missing, and the agent is killed, or
+// the disk is full, while it writes the next state. The backup must stay until the state file is
+// whole again, and be replaced by later saves.
+func TestBackupOutlivesAFailedSave(t *testing.T) {
+	damages := map[string]func(string) error{
+		"Damaged": func(path string) error { return os.Truncate(path, 100) },
+		"Gone":    os.Remove,
+	}
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			n := host(t, nil)
+			done(t, n, request(fileStep("a", "/etc/a", "a"), fileStep("b", "/etc/b", "b")))
+			if err := damage(n.dir(stateFile)); err != nil {
+				t.Fatal(err)
+			}
+			s, err := n.load()
+			if err != nil || len(s.Steps) == 0 {
+				t.Fatalf("the backup has %d steps, %v", len(s.Steps), err)
+			}
+			steps := len(s.Steps)
+			n.Fault = func(string) error { return unix.ENOSPC }
+			if err := n.save(s); !errors.Is(err, unix.ENOSPC) {
+				t.Fatalf("save: %v", err)
+			}
+			n.Fault = nil
+			if s, err = n.load(); err != nil || len(s.Steps) != steps {
+				t.Fatalf("after the failed save the state is %+v, %v; want %d steps", s, err, steps)
+			}
+			for _, version := range []string{"v1", "v2"} {
+				s.Version = version
+				if err := n.save(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := damage(n.dir(stateFile)); err != nil {
+				t.Fatal(err)
+			}
+			if s, err = n.load(); err != nil || s.Version != "v1" {
+				t.Errorf("the backup after two saves is %+v, %v; want version v1", s, err)
+			}
+		})
+	}
+}
+
 func replaceIn(path, old, with string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {

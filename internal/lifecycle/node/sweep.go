@@ -10,14 +10,16 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// sweep performs a plan.Sweep.
+// sweep is the kind of step that performs a plan.Sweep: when it is undone, it removes what
+// components left on the host, called traces. apply changes nothing.
 type sweep struct{ *plan.Sweep }
 
-// observe reports no drift, since components create traces all the time.
+// observe implements kind. It reports no drift, since components create traces all the time.
 func (w sweep) observe(context.Context, *session, *record) (string, error) { return "", nil }
 
-// capture records what must stay. For a sweep that grew, it adds only what the new sweep alone
-// finds. What the old sweep finds belongs to the cluster.
+// capture implements kind. It records the traces that exist before the cluster, which must stay
+// when the step is undone. If the step has changed to cover more, it adds only the traces that the
+// former sweep did not cover. Those that the former sweep covers belong to the cluster.
 func (w sweep) capture(ctx context.Context, s *session, r *record) error {
 	now, err := s.traces(ctx, *w.Sweep)
 	if err != nil {
@@ -37,8 +39,11 @@ func (w sweep) capture(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
+// apply implements kind. It changes nothing.
 func (w sweep) apply(context.Context, *session, *record) error { return nil }
 
+// revert implements kind. It removes all traces that the sweep covers and capture did not record,
+// and the paths of the sweep.
 func (w sweep) revert(ctx context.Context, s *session, r *record) error {
 	if err := s.System.Clear(ctx, *r.Before.Sweep, *r.Before.Traces); err != nil {
 		return err
@@ -57,7 +62,7 @@ func (w sweep) revert(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
-// traces returns the traces in the system, and existing paths of the sweep.
+// traces returns the traces that a sweep would remove now, including those of its Paths that exist.
 func (s *session) traces(ctx context.Context, w plan.Sweep) (plan.Traces, error) {
 	found, err := s.System.Traces(ctx, w)
 	if err != nil {
@@ -74,7 +79,8 @@ func (s *session) traces(ctx context.Context, w plan.Sweep) (plan.Traces, error)
 	return found, nil
 }
 
-// listsOf returns pointers to all lists of t.
+// listsOf returns pointers to all lists in t, always in the same order, so that the lists of two
+// Traces can be combined.
 func listsOf(t *plan.Traces) []*[]string {
 	return []*[]string{&t.Mounts, &t.Links, &t.Namespaces, &t.Tables, &t.Chains, &t.Cgroups, &t.Paths}
 }
@@ -89,6 +95,7 @@ func subtract(t, other plan.Traces) plan.Traces {
 	return left
 }
 
+// merge returns the traces in a or b, each once.
 func merge(a, b plan.Traces) plan.Traces {
 	var all plan.Traces
 	into, second := listsOf(&all), listsOf(&b)
@@ -98,7 +105,8 @@ func merge(a, b plan.Traces) plan.Traces {
 	return all
 }
 
-// merged returns a sweep that covers both.
+// merged returns a sweep that covers what a or b covers. Containers and NetworkNamespaces can have
+// only one value: that of b, or that of a if b has none.
 func merged(a, b plan.Sweep) plan.Sweep {
 	if b.Containers == "" {
 		b.Containers = a.Containers
@@ -115,4 +123,5 @@ func merged(a, b plan.Sweep) plan.Sweep {
 	return b
 }
 
+// union returns a with the entries of b that are not in a.
 func union(a, b []string) []string { return append(slices.Clone(a), without(b, a)...) }

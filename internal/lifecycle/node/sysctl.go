@@ -10,12 +10,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// sysctls performs a plan.Sysctls.
+// sysctls is the kind of step that performs a plan.Sysctls: it sets kernel parameters now and at
+// each boot.
 type sysctls struct{ *plan.Sysctls }
 
-// bootFileMode is the mode of files that the host reads at boot.
+// bootFileMode is the mode of the files with sysctls and modules that the host reads at boot.
 const bootFileMode = "0644"
 
+// content returns the content of the file that is read at boot, sorted by key.
 func (c sysctls) content() string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(c.Values)) {
@@ -24,6 +26,7 @@ func (c sysctls) content() string {
 	return b.String()
 }
 
+// observe implements kind. It compares the present values, and the file that is read at boot.
 func (c sysctls) observe(_ context.Context, s *session, _ *record) (string, error) {
 	for _, key := range slices.Sorted(maps.Keys(c.Values)) {
 		value, err := s.System.Sysctl(key)
@@ -37,6 +40,8 @@ func (c sysctls) observe(_ context.Context, s *session, _ *record) (string, erro
 	return s.differs(c.Path, bootFileMode, digestOf([]byte(c.content())))
 }
 
+// capture implements kind. It records the file, and the present values of parameters that are not
+// recorded yet.
 func (c sysctls) capture(_ context.Context, s *session, r *record) error {
 	if r.Before.Sysctls == nil {
 		r.Before.Sysctls = make(map[string]string)
@@ -54,6 +59,8 @@ func (c sysctls) capture(_ context.Context, s *session, r *record) error {
 	return s.capturePath(r, c.Path)
 }
 
+// apply implements kind. It writes the values to the file that is read at boot, and sets those that
+// differ now. Parameters that only an earlier version of the step had get their former values.
 func (c sysctls) apply(ctx context.Context, s *session, r *record) error {
 	if err := s.keepPaths(r, c.Path); err != nil {
 		return err
@@ -81,10 +88,12 @@ func (c sysctls) apply(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
+// revert implements kind. It restores the former values and the file. It skips parameters that no
+// longer exist.
 func (c sysctls) revert(_ context.Context, s *session, r *record) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Before.Sysctls)) {
 		value, err := s.System.Sysctl(key)
-		if err != nil { // the key is gone with its module
+		if err != nil { // the parameter no longer exists, because its module was unloaded
 			continue
 		}
 		if sameValue(value, r.Before.Sysctls[key]) {
@@ -97,5 +106,6 @@ func (c sysctls) revert(_ context.Context, s *session, r *record) error {
 	return s.restorePaths(r)
 }
 
-// sameValue compares values by their fields, because the kernel prints tabs for spaces.
+// sameValue reports whether two values of a kernel parameter are equal apart from white space. The
+// kernel prints tabs where a step may have spaces.
 func sameValue(a, b string) bool { return slices.Equal(strings.Fields(a), strings.Fields(b)) }

@@ -19,13 +19,16 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Traces implements System.
+// Traces implements System. It lists the mounts, interfaces, network namespaces, control groups,
+// chains and tables on the host that the sweep covers. Chains of iptables commands that fail are
+// left out. With an error, the result is incomplete.
 func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (plan.Traces, error) {
 	var found plan.Traces
-	var err error
-	if found.Mounts, err = l.mountsBelow(sweep.MountsUnder); err != nil {
+	mounts, err := l.mountsBelow(sweep.MountsUnder)
+	if err != nil {
 		return found, err
 	}
+	found.Mounts = pointsOf(mounts)
 	if found.Links, err = linksLike(sweep.Links); err != nil {
 		return found, err
 	}
@@ -40,9 +43,12 @@ func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (plan.Traces, erro
 	return found, err
 }
 
-// Clear implements System. It removes processes first, since they hold the rest, and control groups
-// last. A removed trace can leave another one. Clear repeats until nothing is left, for at most
-// killPatience.
+// Clear implements System. It removes what Traces lists for the sweep, except for what is in keep.
+// It kills processes first, since they use the rest, and removes control groups last.
+//
+// A removal can leave a new trace. Clear therefore repeats until nothing is left. After about
+// killPatience it returns an error that lists what is left. Tables that iptables creates, and that
+// the sweep does not name, stay unless they are empty.
 func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error {
 	deadline := time.Now().Add(killPatience)
 	tick := time.NewTicker(killInterval)
@@ -74,14 +80,21 @@ func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep plan.Traces) e
 	}
 }
 
+// clear makes one attempt to remove the traces in left. Control groups with a process that is still
+// ending stay, without an error.
 func (l *Linux) clear(ctx context.Context, left plan.Traces) error {
-	for _, mount := range slices.Backward(left.Mounts) {
-		if err := unmount(mount); err != nil {
+	if len(left.Mounts) > 0 {
+		mounts, err := l.mounts()
+		if err != nil {
+			return err
+		}
+		mounts = slices.DeleteFunc(mounts, func(m mount) bool { return !slices.Contains(left.Mounts, m.point) })
+		if err := unmountAll(mounts); err != nil {
 			return err
 		}
 	}
 	for _, namespace := range left.Namespaces {
-		if err := errors.Join(unmount(namespace), disk.Remove(namespace)); err != nil {
+		if err := errors.Join(mount{point: namespace}.unmount(), disk.Remove(namespace)); err != nil {
 			return err
 		}
 	}
@@ -99,7 +112,7 @@ func (l *Linux) clear(ctx context.Context, left plan.Traces) error {
 		}
 	}
 	for _, group := range slices.Backward(left.Cgroups) {
-		// A busy group, whose last process is still ending, is removed in the next pass.
+		// A group whose last process is still ending is busy. The next call of clear removes it.
 		if _, err := removeEmpty(filepath.Join(l.Root, cgroupRoot, group)); err != nil {
 			return err
 		}
@@ -107,7 +120,7 @@ func (l *Linux) clear(ctx context.Context, left plan.Traces) error {
 	return nil
 }
 
-// allOf returns all traces in one list.
+// allOf returns the entries of all lists of t in one list, for messages.
 func allOf(t plan.Traces) []string {
 	var all []string
 	for _, list := range listsOf(&t) {
@@ -116,28 +129,49 @@ func allOf(t plan.Traces) []string {
 	return all
 }
 
-// mountsBelow lists the mount points below directories, in the order in which they were mounted.
-func (l *Linux) mountsBelow(dirs []string) ([]string, error) {
-	if len(dirs) == 0 {
-		return nil, nil
-	}
+// mount is a mounted file system: its mount point, and its type such as nfs4.
+type mount struct{ point, kind string }
+
+// mounts lists what is mounted in the mount namespace of this process, in the order in which it was
+// mounted. It asks no file system, so one whose server does not answer does not block it.
+func (l *Linux) mounts() ([]mount, error) {
 	info, err := os.ReadFile(filepath.Join("/", l.Root, "/proc/self/mountinfo"))
 	if err != nil {
 		return nil, err
 	}
-	var found []string
+	var found []mount
 	for line := range strings.Lines(string(info)) {
-		fields := strings.Fields(line)
+		// A number of optional fields ends with a hyphen, and then comes the type.
+		before, after, _ := strings.Cut(line, " - ")
+		fields, kind := strings.Fields(before), strings.Fields(after)
 		const pointField = 4
-		if len(fields) <= pointField {
+		if len(fields) <= pointField || len(kind) == 0 {
 			continue
 		}
-		point := unescapeMount(fields[pointField])
-		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(point, path.Clean(dir)+"/") }) {
-			found = append(found, point)
-		}
+		found = append(found, mount{point: unescapeMount(fields[pointField]), kind: kind[0]})
 	}
 	return found, nil
+}
+
+// mountsBelow lists the mounts below directories, in the order in which they were mounted. It
+// leaves out those on the directories themselves. It reads the mount namespace of this process.
+func (l *Linux) mountsBelow(dirs []string) ([]mount, error) {
+	if len(dirs) == 0 {
+		return nil, nil
+	}
+	all, err := l.mounts()
+	return slices.DeleteFunc(all, func(m mount) bool {
+		return !slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(m.point, path.Clean(dir)+"/") })
+	}), err
+}
+
+// pointsOf returns the mount points of mounts, in the same order.
+func pointsOf(mounts []mount) []string {
+	var points []string
+	for _, m := range mounts {
+		points = append(points, m.point)
+	}
+	return points
 }
 
 // unescapeMount decodes the kernel's escapes of blanks, tabs, line breaks and backslashes.
@@ -145,44 +179,56 @@ func unescapeMount(point string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(point)
 }
 
-// UnmountBelow implements System.
+// UnmountBelow implements System. It unmounts everything below dir, the latest mount first. It
+// returns an error if something is still mounted afterwards.
 func (l *Linux) UnmountBelow(dir string) error {
 	mounts, err := l.mountsBelow([]string{dir})
 	if err != nil {
 		return err
 	}
-	for _, mount := range slices.Backward(mounts) {
-		if err := unmount(mount); err != nil {
-			return err
-		}
+	if err := unmountAll(mounts); err != nil {
+		return err
 	}
 	if mounts, err = l.mountsBelow([]string{dir}); err == nil && len(mounts) > 0 {
-		err = fmt.Errorf("still mounted below %s: %s", dir, strings.Join(mounts, ", "))
+		err = fmt.Errorf("still mounted below %s: %s", dir, strings.Join(pointsOf(mounts), ", "))
 	}
 	return err
 }
 
-// unmount unmounts a file system. One that is busy or remote is detached from the tree.
-func unmount(point string) error {
-	var stat unix.Statfs_t
-	flags := unix.UMOUNT_NOFOLLOW
-	if err := unix.Statfs(point, &stat); err == nil && slices.Contains(remoteFilesystems, stat.Type) {
-		flags |= unix.MNT_DETACH
+// unmountAll unmounts file systems, the last one in the list first. It ends at the first error.
+func unmountAll(mounts []mount) error {
+	for _, m := range slices.Backward(mounts) {
+		if err := m.unmount(); err != nil {
+			return err
+		}
 	}
-	err := unix.Unmount(point, flags)
-	if errors.Is(err, unix.EBUSY) {
-		err = unix.Unmount(point, flags|unix.MNT_DETACH)
-	}
-	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // gone already
-		return nil
-	}
-	return &fs.PathError{Op: "unmount", Path: point, Err: err}
+	return nil
 }
 
-// remoteFilesystems can block forever if a server does not answer.
-var remoteFilesystems = []int64{unix.NFS_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CEPH_SUPER_MAGIC}
+// unmount unmounts the file system at a mount point. A busy or remote file system is detached from
+// the tree of files instead, which does not wait. A path that is no mount point, or does not exist,
+// is no error.
+func (m mount) unmount() error {
+	flags := unix.UMOUNT_NOFOLLOW
+	if slices.Contains(remoteFilesystems, m.kind) {
+		flags |= unix.MNT_DETACH
+	}
+	err := unix.Unmount(m.point, flags)
+	if errors.Is(err, unix.EBUSY) {
+		err = unix.Unmount(m.point, flags|unix.MNT_DETACH)
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // not mounted
+		return nil
+	}
+	return &fs.PathError{Op: "unmount", Path: m.point, Err: err}
+}
 
-// linksLike lists network interfaces by name. A trailing * matches a prefix.
+// remoteFilesystems are the types of file systems that may block forever if their server does not
+// answer, as in mountinfo.
+var remoteFilesystems = []string{"nfs", "nfs4", "cifs", "smb3", "ceph"}
+
+// linksLike lists the names of network interfaces that match one of the patterns. A pattern is a
+// name, or a prefix followed by *.
 func linksLike(patterns []string) ([]string, error) {
 	if len(patterns) == 0 {
 		return nil, nil
@@ -203,7 +249,8 @@ func linksLike(patterns []string) ([]string, error) {
 	return found, nil
 }
 
-// deleteLink deletes a network interface. It ignores one that is gone, for instance with its peer.
+// deleteLink deletes a network interface. It returns no error if the interface does not exist
+// afterwards. One end of a veth pair goes with the other, for instance.
 func (l *Linux) deleteLink(ctx context.Context, name string) error {
 	_, err := l.Run(ctx, []string{"ip", "link", "delete", name}, "")
 	if _, lookup := net.InterfaceByName(name); lookup != nil {
@@ -212,8 +259,8 @@ func (l *Linux) deleteLink(ctx context.Context, name string) error {
 	return err
 }
 
-// namespaces lists the network namespaces whose names have the prefix. It is empty for an empty
-// prefix.
+// namespaces lists the paths in /run/netns of the network namespaces whose names have the prefix.
+// It returns nil for an empty prefix.
 func (l *Linux) namespaces(prefix string) ([]string, error) {
 	if prefix == "" {
 		return nil, nil
@@ -224,8 +271,9 @@ func (l *Linux) namespaces(prefix string) ([]string, error) {
 // cgroupRoot is the mount point of the control groups.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroups lists the named groups and all groups below them, outermost first, relative to
-// cgroupRoot. In version 1 each hierarchy has its own groups.
+// cgroups lists those of the named control groups that exist, and all groups below them, outermost
+// first. The paths are relative to cgroupRoot. With cgroup v1 each hierarchy has its own groups,
+// and the paths begin with the name of the hierarchy.
 func (l *Linux) cgroups(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -239,7 +287,7 @@ func (l *Linux) cgroups(names []string) ([]string, error) {
 		}
 		tops = nil
 		for _, e := range entries {
-			if e.IsDir() { // the others are links
+			if e.IsDir() { // other entries are links to these directories
 				tops = append(tops, e.Name())
 			}
 		}

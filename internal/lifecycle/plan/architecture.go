@@ -1,4 +1,5 @@
 package plan
 
-// Architectures that hosts may have.
+// Architectures lists the CPU architectures that hosts may have, in the spelling of Facts.Arch:
+// amd64 and arm64.
 var Architectures = []string{"amd64", "arm64"}

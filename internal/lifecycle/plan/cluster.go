@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// ClusterStep is a step in the cluster as a whole, not on a host. Exactly one of the pointers is
-// set. The engine asks the cluster whether a step is done, so a resumed run goes through all of
-// them again.
+// ClusterStep is a step that a run performs on the cluster as a whole, through its API server or
+// etcd, and not on a host. Exactly one of the pointers is set. A run that resumes starts with the
+// first of these steps again, and asks the cluster which ones are done.
 type ClusterStep struct {
-	// ID is the kind and the target, such as drain/h-2. It is unique in a plan.
+	// ID is the kind and the target, such as drain/h-2. It is unique in a plan, and identifies the
+	// step in the record of a run.
 	ID string `json:"id"`
 
 	Cordon   *Cordon   `json:"cordon,omitempty"`
@@ -26,27 +27,30 @@ type ClusterStep struct {
 	KubeconfigWrite *KubeconfigWrite `json:"kubeconfigWrite,omitempty"`
 }
 
-// EtcdMember is the etcd member on a host: added as a learner, promoted once it has caught up, or
-// removed.
+// EtcdMember names the host whose etcd member a step changes. The field of ClusterStep that holds
+// it says how: add the member as a learner, promote the learner once it has caught up, or remove
+// the member.
 type EtcdMember struct {
 	Host string `json:"host"`
 }
 
-// NodeObject sets the labels of a Node and the taint of a dedicated control plane, or deletes the
-// Node.
+// NodeObject is a step on a Node. It sets the labels and the taint of a dedicated control plane, or
+// deletes the Node.
 type NodeObject struct {
 	Name string `json:"name"`
 	Node
 	Delete bool `json:"delete,omitempty"`
 }
 
-// KubeconfigWrite hands out the administrator's kubeconfig.
+// KubeconfigWrite is the step that hands out the administrator's kubeconfig: to the user's machine,
+// or to the hub, which joins the cluster with it.
 type KubeconfigWrite struct {
 	// Endpoint is the URL of the API server in the kubeconfig.
 	Endpoint string `json:"endpoint"`
 }
 
-// AddEtcdMember returns the step that adds the etcd member of a host.
+// AddEtcdMember returns the step that adds the named host to etcd, as a learner, which does not
+// vote.
 func AddEtcdMember(name string) ClusterStep {
 	return ClusterStep{ID: "etcd/add-" + name, EtcdMemberAdd: &EtcdMember{Host: name}}
 }
@@ -61,33 +65,40 @@ func RemoveEtcdMember(name string) ClusterStep {
 	return ClusterStep{ID: "etcd/remove-" + name, EtcdMemberRemove: &EtcdMember{Host: name}}
 }
 
-// SettleNode returns the step that sets labels and taints which a kubelet must not set itself.
+// SettleNode returns the step that gives the named Node the labels and the taint in n. A kubelet
+// must not set them itself. The step has the same ID as that of DeleteNode.
 func SettleNode(name string, n Node) ClusterStep {
 	return ClusterStep{ID: "node/" + name, NodeObject: &NodeObject{Name: name, Node: n}}
 }
 
-// DeleteNode returns the step that deletes a Node.
+// DeleteNode returns the step that deletes the named Node. The step has the same ID as that of
+// SettleNode.
 func DeleteNode(name string) ClusterStep {
 	return ClusterStep{ID: "node/" + name, NodeObject: &NodeObject{Name: name, Delete: true}}
 }
 
-// WriteKubeconfig returns the step that hands out the administrator's kubeconfig.
+// WriteKubeconfig returns the step that hands out the administrator's kubeconfig. endpoint is the
+// URL of the API server in it.
 func WriteKubeconfig(endpoint string) ClusterStep {
 	return ClusterStep{ID: "kubeconfig", KubeconfigWrite: &KubeconfigWrite{Endpoint: endpoint}}
 }
 
-// Cordon marks a node unschedulable and annotates the Node. A node that is cordoned already stays
-// as it is: that cordon is an administrator's.
+// Cordon is the step that makes a node unschedulable and annotates the Node, so that a later run
+// can end the cordon. If the node is cordoned already, the step changes nothing, since that cordon
+// is an administrator's.
 type Cordon struct {
 	Node string `json:"node"`
 }
 
-// Drain evicts the pods of a node, within their disruption budgets.
+// Drain is the step that evicts the pods of a node, within their disruption budgets. Pods of
+// DaemonSets stay. Pods without a controller, and pods with an emptyDir, are evicted too. The step
+// does not cordon the node.
 type Drain struct {
 	Node string `json:"node"`
 }
 
-// Uncordon removes a cordon that a run has set, and no other.
+// Uncordon is the step that removes the cordon of a node if a run has set it. The cordon of an
+// administrator stays.
 type Uncordon struct {
 	Node string `json:"node"`
 }
@@ -107,18 +118,20 @@ func UncordonNode(name string) ClusterStep {
 	return ClusterStep{ID: "uncordon/" + name, Uncordon: &Uncordon{Node: name}}
 }
 
-// Kind returns the kind of a step, such as Drain.
+// Kind returns the kind of the step, such as Drain. It is "" if no pointer is set.
 func (s ClusterStep) Kind() string {
 	kind, _ := s.describe()
 	return kind
 }
 
-// Target returns the name of the node, host or group, or the endpoint, that the step is about.
+// Target returns what the step is about: the name of a node, a host or a group of objects, or the
+// endpoint of a KubeconfigWrite. It is "" if no pointer is set.
 func (s ClusterStep) Target() string {
 	_, target := s.describe()
 	return target
 }
 
+// describe returns the results of Kind and Target.
 func (s ClusterStep) describe() (kind, target string) {
 	switch {
 	case s.Cordon != nil:
@@ -146,7 +159,8 @@ func (s ClusterStep) describe() (kind, target string) {
 	}
 }
 
-// Disruption returns what a step disturbs.
+// Disruption returns what the step disturbs: DisruptionDrain for a Drain, and DisruptionNone for
+// all other steps.
 func (s ClusterStep) Disruption() Disruption {
 	if s.Drain != nil {
 		return DisruptionDrain
@@ -154,13 +168,15 @@ func (s ClusterStep) Disruption() Disruption {
 	return DisruptionNone
 }
 
-// ClusterFacts is the state of the cluster that a plan depends on.
+// ClusterFacts is the state of the cluster that the steps in a plan depend on. Package lifecycle
+// reads it from the API server, etcd and its own state.
 type ClusterFacts struct {
-	// Built is true if the cluster is built. Its object changes are then compared one by one.
+	// Built is true if the cluster was built completely before. The plan then lists each object that
+	// changes, instead of a step for each group of objects.
 	Built bool
 	// Cordoned names the nodes that a run has cordoned and not uncordoned.
 	Cordoned []string
-	// Unsettled names the nodes whose labels or taints must change.
+	// Unsettled names the nodes whose labels or control plane taint must change.
 	Unsettled []string
 	// Joining names the hosts whose etcd will join an existing etcd cluster.
 	Joining []string
@@ -168,9 +184,12 @@ type ClusterFacts struct {
 	Kubeconfig bool
 }
 
-// ClusterSteps returns the steps in the cluster for a plan. Members join etcd one after another.
-// Hosts are drained as the rollout says. Nodes that an earlier run left cordoned are uncordoned. A
-// new cluster gets its objects.
+// ClusterSteps returns the steps on the cluster as a whole that a plan contains, in their order.
+// Members join etcd one after another. Nodes are drained and uncordoned as the rollout says. Nodes
+// that an earlier run left cordoned are uncordoned, or deleted if their hosts are no longer nodes.
+// New nodes and those in cluster.Unsettled get their labels and taints. For a cluster that is not
+// built, all objects are applied and the kubeconfig is handed out. works is the work on the hosts,
+// and objects are the groups of objects. rollout must not be nil.
 func ClusterSteps(p *Plan, works []Work, rollout *Rollout, cluster ClusterFacts, objects []Objects) []ClusterStep {
 	var steps, after []ClusterStep
 	for _, name := range cluster.Joining {
@@ -205,8 +224,8 @@ func ClusterSteps(p *Plan, works []Work, rollout *Rollout, cluster ClusterFacts,
 	return append(steps, after...)
 }
 
-// AfterCordon returns the step that ends a cordon: it uncordons the node, or deletes it if the plan
-// does not make its host a node any more.
+// AfterCordon returns the step that ends the cordon of the named node. It uncordons the node. If
+// the plan has the host and the host is no longer a node, the step deletes the Node instead.
 func (p *Plan) AfterCordon(name string) ClusterStep {
 	if slices.ContainsFunc(p.Hosts, func(h Host) bool { return h.Name == name && !isNode(h, Applied{}) }) {
 		return DeleteNode(name)
@@ -214,15 +233,17 @@ func (p *Plan) AfterCordon(name string) ClusterStep {
 	return UncordonNode(name)
 }
 
-// around returns the steps before and after work on a host that disturbs its pods.
+// around returns the steps for work on a host that disturbs its pods. before cordons and drains the
+// node, and after ends the cordon.
 func (w Work) around(p *Plan) (before, after []ClusterStep) {
 	name := w.Host.Name
 	return []ClusterStep{CordonNode(name), DrainNode(name)}, []ClusterStep{p.AfterCordon(name)}
 }
 
-// LeaveSteps returns the steps in the cluster for removing hosts: before the other hosts change,
-// and after the removed hosts are undone. Pods of an unreachable host cannot be moved, so its Node
-// is deleted.
+// LeaveSteps returns the steps on the cluster as a whole for removing the hosts in leaving. before
+// is done before other hosts change, and after is done when the removed hosts are undone. members
+// are those of the hosts that have an etcd member. A host without facts was not reached. Its node
+// is not drained, and the deletion of its Node is always part of after.
 func LeaveSteps(leaving, members []string, facts map[string]Facts) (before, after []ClusterStep) {
 	for _, name := range leaving {
 		if f, reached := facts[name]; reached && isNode(Host{}, f.Applied) {
@@ -240,7 +261,8 @@ func LeaveSteps(leaving, members []string, facts map[string]Facts) (before, afte
 	return before, after
 }
 
-// stepLines describes the steps, one line for each kind.
+// stepLines describes steps as lines for Print: one line for each kind, with all targets of that
+// kind. The kinds are in the order in which they first occur.
 func stepLines(steps []ClusterStep) []string {
 	var kinds []string
 	targets := map[string][]string{}

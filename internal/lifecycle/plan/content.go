@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Content is everything from external sources that a plan puts on hosts or into the cluster.
+// Content is everything from external sources that a plan puts on hosts or into the cluster. It is
+// shown with the plan.
 type Content struct {
 	// Files that hosts need.
 	Files []Blob `json:"files,omitempty"`
@@ -22,12 +23,13 @@ type Image struct {
 	For string `json:"for"`
 }
 
-// Objects are applied together through the API server. They are identified by their sources and not
-// by the rendered charts, because charts may call random functions.
+// Objects is a group of objects that are applied together through the API server. It names the
+// sources of the objects and their digests. The digests are not those of rendered charts, because
+// charts may call random functions.
 type Objects struct {
 	// Group is bootstrap, network, dns, or the add-on's name after "addon-".
 	Group string `json:"group"`
-	// Namespace of objects that name none.
+	// Namespace is the namespace for objects that name none.
 	Namespace string `json:"namespace,omitempty"`
 	// Sources of the objects, in their order.
 	Sources []Source `json:"sources,omitempty"`
@@ -36,18 +38,19 @@ type Objects struct {
 	RegistryNamespace string `json:"registryNamespace,omitempty"`
 }
 
-// SourceKind is the kind of a source.
+// SourceKind is the kind of a source of objects: a chart, a manifest, or Orrery itself.
 type SourceKind string
 
 // The kinds of sources.
 const (
 	SourceChart    SourceKind = "Chart"
 	SourceManifest SourceKind = "Manifest"
-	// SourceBuiltIn means objects that are part of Orrery.
+	// SourceBuiltIn is the kind of objects that are part of Orrery, and not of a chart or manifest.
 	SourceBuiltIn SourceKind = "BuiltIn"
 )
 
-// Source is a source of objects.
+// Source is one source of objects in a group: a chart, a manifest, or objects that are part of
+// Orrery.
 type Source struct {
 	Kind SourceKind `json:"kind"`
 	// Location is a URL without its secret parts, or a path.
@@ -55,13 +58,14 @@ type Source struct {
 	// Name and Version of a chart.
 	Name    string `json:"name,omitempty"`
 	Version string `json:"version,omitempty"`
-	// Digest of the archive, the files of a chart's directory, the manifest, or the built-in objects.
+	// Digest is that of the chart's archive or directory, of the manifest, or of the built-in objects.
 	Digest string `json:"digest"`
 	// Values is the digest of the values of a chart.
 	Values string `json:"values,omitempty"`
 }
 
-// String describes a source, with the first 12 characters of its digest.
+// String describes the source for a list, with the first 12 hex digits of its digest. For built-in
+// objects, and for an unknown kind, it is "built in".
 func (s Source) String() string {
 	digest := strings.TrimPrefix(s.Digest, "sha256:")
 	digest = digest[:min(len(digest), 12)]

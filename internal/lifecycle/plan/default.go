@@ -7,7 +7,9 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Default sets fields that the spec leaves out. name is the default of kubernetes.clusterName.
+// Default sets the defaults of a spec: it fills empty fields and keeps all others. A second call
+// changes nothing. name is the name of the cluster and the default of kubernetes.clusterName. If
+// role group etcd is empty, the control planes become that group, unless etcd is external.
 func Default(name string, spec *clusterv1alpha1.Provision) {
 	for i := range spec.Hosts {
 		defaultHost(&spec.Hosts[i])
@@ -27,6 +29,7 @@ func Default(name string, spec *clusterv1alpha1.Provision) {
 	defaultEtcd(spec)
 }
 
+// defaultHost sets the defaults of one host.
 func defaultHost(h *clusterv1alpha1.Host) {
 	fill(&h.Port, 22)
 	fill(&h.User, "root")
@@ -40,6 +43,7 @@ func defaultHost(h *clusterv1alpha1.Host) {
 	}
 }
 
+// defaultKubernetes sets the defaults of spec.kubernetes. name is the name of the cluster.
 func defaultKubernetes(name string, k *clusterv1alpha1.Kubernetes) {
 	fill(&k.ClusterName, name)
 	fill(&k.DNSDomain, "cluster.local")
@@ -49,6 +53,8 @@ func defaultKubernetes(name string, k *clusterv1alpha1.Kubernetes) {
 	fill(&k.NodeCidrMaskSizeIPv6, 64)
 }
 
+// defaultEtcd sets the defaults of spec.etcd, and of role group etcd. For an external etcd it only
+// sets the type.
 func defaultEtcd(spec *clusterv1alpha1.Provision) {
 	e := &spec.Etcd
 	fill(&e.Type, EtcdManaged)
@@ -66,6 +72,7 @@ func defaultEtcd(spec *clusterv1alpha1.Provision) {
 	}
 }
 
+// fill sets a field that has its zero value.
 func fill[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {

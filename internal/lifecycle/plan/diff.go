@@ -12,80 +12,93 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Op is what is done with a step.
+// Op says what a run does with a step on a host, or with an object of the cluster.
 type Op string
 
-// The operations.
+// The values of Op.
 const (
-	// OpAdd does a step for the first time.
+	// OpAdd: the run does a step on a host for the first time, or creates an object.
 	OpAdd Op = "add"
-	// OpChange does a step again, because the plan has changed it.
+	// OpChange: the run does a step again, because the plan has changed the step, or changes an
+	// object.
 	OpChange Op = "change"
-	// OpRepair does a step again, because the host differs from what was applied, or the step was not
-	// finished.
+	// OpRepair: the run does a step again, because the host differs from what was applied, or the step
+	// was not finished.
 	OpRepair Op = "repair"
-	// OpRemove undoes a step.
+	// OpRemove: the run undoes a step, or removes an object.
 	OpRemove Op = "remove"
 )
 
-// Change is a step that is done or undone on a host.
+// Change is one change that a run would make: a step that is done or undone on a host, or an object
+// that changes in the cluster. Kind is KindObject for an object.
 type Change struct {
 	Host  string  `json:"host"`
 	Stage StageID `json:"stage,omitempty"`
 	Step  string  `json:"step"`
-	// Kind of the step, such as File. It is empty for a removed step that is not known any more.
+	// Kind is the kind of the step, such as File. It is "" for a removed step that no plan describes
+	// any more.
 	Kind string `json:"kind,omitempty"`
 	Op   Op     `json:"op"`
-	// Target is what changes: a path, or the name of a unit.
+	// Target is what changes: a path, the name of a unit, or an object. It is "" for a removed step
+	// without a Kind.
 	Target     string     `json:"target,omitempty"`
 	Disruption Disruption `json:"disruption"`
 	// Detail is a unified diff, or how the host differs from what was applied. It contains no secrets.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Changes are what a run would do.
+// Changes is everything that a run would do to reach a plan. Diff makes it for the hosts, and
+// SetCluster and Undo add to it.
 type Changes struct {
 	Cluster string `json:"cluster"`
-	// Hash covers everything that the run would do, and the state that it starts from.
+	// Hash covers everything that the run would do, and the state from which it starts. A user can ask
+	// for exactly the plan with this hash.
 	Hash  string   `json:"hash"`
 	Items []Change `json:"items"`
-	// Undone names the hosts on which all steps are undone.
+	// Undone names the hosts on which everything is undone, because they leave the cluster.
 	Undone []string `json:"undone,omitempty"`
-	// Steps in the cluster as a whole.
+	// Steps on the cluster as a whole, such as drains.
 	Steps []ClusterStep `json:"steps,omitempty"`
 	// Rollout is the order in which the hosts change. It is not in the hash, since each run may choose
 	// it.
 	Rollout *Rollout `json:"rollout,omitempty"`
 	// Content is what the plan needs from external sources, whether it changes or not.
 	Content Content `json:"content,omitzero"`
-	// Outages describes what does not answer during the changes, because the cluster has no spare.
+	// Outages describes, one text for each host, what does not answer during the changes, because the
+	// cluster has only one etcd member or API server.
 	Outages []string `json:"outages,omitempty"`
-	// OnHosts is the hash of the changes on hosts.
+	// OnHosts is the hash of the changes on hosts alone, a part of Hash.
 	OnHosts string `json:"-"`
 }
 
-// KindObject is the kind of a Change of an object in the cluster. Its Host is no host.
+// KindObject is the kind of a Change of an object in the cluster. The field Host of such a Change
+// does not name a host.
 const KindObject = "Object"
 
-// ofCluster reports whether the change is one of the cluster, not of a host.
+// ofCluster reports whether the change is that of an object in the cluster, and not of a host.
 func (c Change) ofCluster() bool { return c.Kind == KindObject }
 
-// StartsAPIServer reports whether an API server is started, for the first time or again.
+// StartsAPIServer reports whether the changes start an API server on any host, for the first time
+// or again.
 func (c *Changes) StartsAPIServer() bool {
 	return slices.ContainsFunc(c.Items, func(i Change) bool { return i.Step == StepAPIServerUnit && i.Op != OpRemove })
 }
 
-// Nothing reports whether there is nothing to do.
+// Nothing reports whether the plan changes nothing: no step on a host, no object, and no step on
+// the cluster as a whole.
 func (c *Changes) Nothing() bool { return len(c.Items)+len(c.Steps) == 0 }
 
-// Undo adds the removal of all applied steps on hosts.
+// Undo adds changes that undo all steps that were applied to the named hosts, the latest step
+// first. It adds the hosts to Undone, and sets OnHosts and Hash again. facts has the applied steps
+// of each host. A host without facts adds no changes.
 func (c *Changes) Undo(facts map[string]Facts, hosts ...string) {
 	applied := map[string][]AppliedStep{}
 	for _, name := range hosts {
 		applied[name] = slices.Clone(facts[name].Applied.Steps)
 		gone := make(map[string]AppliedStep, len(applied[name]))
 		for i := range applied[name] {
-			// A host without agent has no known drift, and drift does not matter for undoing.
+			// The drift of a host without an agent is unknown, and drift does not matter for undoing. So the
+			// hash does not cover it.
 			applied[name][i].Drift = ""
 			gone[applied[name][i].ID] = applied[name][i]
 		}
@@ -100,8 +113,9 @@ func (c *Changes) Undo(facts map[string]Facts, hosts ...string) {
 	c.SetCluster(c.Steps, c.Content)
 }
 
-// SetCluster sets the steps in the cluster and the content. The hash covers both, except for
-// images: those of charts are known only by rendering.
+// SetCluster sets the steps on the cluster as a whole and the content, and computes Hash again. The
+// hash covers OnHosts, the steps, and the sources of objects. It does not cover images, because the
+// images of charts are known only after rendering.
 func (c *Changes) SetCluster(steps []ClusterStep, content Content) {
 	c.Steps, c.Content = steps, content
 	c.Hash = hash(struct {
@@ -111,8 +125,10 @@ func (c *Changes) SetCluster(steps []ClusterStep, content Content) {
 	}{c.OnHosts, c.Steps, content.Objects})
 }
 
-// Diff compares a plan with what was applied to its hosts. Hosts that are not in the plan stay as
-// they are. With the old plan, the changes have diffs of contents. old may be nil.
+// Diff compares a plan with the steps that were applied to its hosts, and returns the changes on
+// the hosts. SetCluster later adds the steps on the cluster. Hosts that are not in the plan stay as
+// they are. A host without facts gets all steps. old is the plan that was applied before, or nil.
+// If it is set, the changes show diffs of contents, and what removed steps were.
 func Diff(p *Plan, facts map[string]Facts, old *Plan) *Changes {
 	c := &Changes{Cluster: p.Cluster, Items: []Change{}}
 	before := placesOf(old)
@@ -130,14 +146,15 @@ func Diff(p *Plan, facts map[string]Facts, old *Plan) *Changes {
 	return c
 }
 
-// place is a step with its stage.
+// place is a step of a plan with the ID of its stage.
 type place struct {
 	Step
 
 	stage StageID
 }
 
-// placesOf returns the steps of a plan, by host and step ID. p may be nil.
+// placesOf returns the steps of a plan, each with its stage, by host and step ID. It returns an
+// empty map for nil.
 func placesOf(p *Plan) map[string]map[string]place {
 	all := map[string]map[string]place{}
 	if p == nil {
@@ -154,6 +171,8 @@ func placesOf(p *Plan) map[string]map[string]place {
 	return all
 }
 
+// diffHost returns the changes of one host: first the removals, then the other changes in the order
+// of the plan h. before has the steps of the plan that was applied before, by ID. It may be nil.
 func diffHost(h Host, facts Facts, before map[string]place) []Change {
 	applied := facts.Applied.Steps
 	gone := make(map[string]AppliedStep, len(applied))
@@ -189,8 +208,9 @@ func diffHost(h Host, facts Facts, before map[string]place) []Change {
 	return append(removals(h.Name, applied, gone, before), changes...)
 }
 
-// removals returns the applied steps that are not planned any more, in the order of undoing: the
-// latest first.
+// removals returns the changes that undo steps on a host, the latest applied step first. applied
+// are the host's applied steps in their order, and gone has those to undo, by ID. before has steps
+// of the earlier plan, by ID. A step that before lacks has a change without stage, kind and target.
 func removals(host string, applied []AppliedStep, gone map[string]AppliedStep, before map[string]place) []Change {
 	var changes []Change
 	for _, a := range slices.Backward(applied) {
@@ -206,8 +226,8 @@ func removals(host string, applied []AppliedStep, gone map[string]AppliedStep, b
 	return changes
 }
 
-// removal returns what undoing a step disturbs, by its ID, since the step may not be known any
-// more.
+// removal returns what undoing the step with this ID disturbs. It knows only the ID, because no
+// plan may describe the step any more.
 func removal(id string) Disruption {
 	switch {
 	case id == stepEtcdData:
@@ -221,18 +241,20 @@ func removal(id string) Disruption {
 	}
 }
 
-// Kind returns the kind of a step, such as File.
+// Kind returns the kind of the step, such as File. It is "" if no pointer is set.
 func (s Step) Kind() string {
 	kind, _ := s.describe()
 	return kind
 }
 
-// Target returns what a step is about: a path, the name of a unit, or similar.
+// Target returns what the step is about: paths, the name of a unit, names of packages, or what a
+// probe asks. It is "" for a Sweep, and if no pointer is set.
 func (s Step) Target() string {
 	_, target := s.describe()
 	return target
 }
 
+// describe returns the results of Kind and Target.
 func (s Step) describe() (kind, target string) {
 	switch {
 	case s.Directory != nil:
@@ -260,6 +282,7 @@ func (s Step) describe() (kind, target string) {
 	}
 }
 
+// target returns what the probe asks: a URL, a TCP address, or a command line.
 func (p Probe) target() string {
 	switch {
 	case p.URL != "":
@@ -271,8 +294,8 @@ func (p Probe) target() string {
 	}
 }
 
-// content returns the content of a step as lines. It is empty if it is secret, or says no more than
-// the target.
+// content returns what the step puts on a host as lines of text, for a diff. It is "" for a secret
+// File, and for kinds of steps without lines to compare, such as Directory and Script.
 func (s Step) content() string {
 	switch {
 	case s.File != nil && !s.File.Secret:
@@ -285,13 +308,14 @@ func (s Step) content() string {
 		return strings.Join(s.Modules.Names, "\n") + "\n"
 	case s.Unit != nil:
 		u := *s.Unit
-		// The files that the unit reads have changes of their own.
+		// InputHash is left out, because the files that the unit reads have changes of their own.
 		return strings.Join(u.Command, "\n") + "\n" + assignments(u.Env)
 	default:
 		return ""
 	}
 }
 
+// assignments formats a map as lines KEY=VALUE, sorted by key.
 func assignments(values map[string]string) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(values)) {
@@ -300,7 +324,8 @@ func assignments(values map[string]string) string {
 	return b.String()
 }
 
-// contentDiff returns a unified diff of the contents of two steps. It is empty for secret contents.
+// contentDiff returns a unified diff of the contents of two versions of a step. It is "" if the
+// contents are equal, or if one of the steps is a secret File.
 func contentDiff(from, to Step) string {
 	a, b := from.content(), to.content()
 	if a == b || (from.File != nil && from.File.Secret) || (to.File != nil && to.File.Secret) {

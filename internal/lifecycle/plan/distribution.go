@@ -2,8 +2,8 @@ package plan
 
 import "slices"
 
-// distributions maps the ID of os-release to the package managers of that Linux. Some come with
-// either.
+// distributions maps the ID in os-release of a Linux distribution to the package managers that the
+// distribution may have, the preferred one first.
 var distributions = map[string][]string{
 	"debian": {managerAPT}, "ubuntu": {managerAPT}, "raspbian": {managerAPT}, "linuxmint": {managerAPT}, "deepin": {managerAPT},
 	"rhel": {managerDNF, managerYUM}, "centos": {managerDNF, managerYUM}, "rocky": {managerDNF, managerYUM},
@@ -15,7 +15,7 @@ var distributions = map[string][]string{
 	"opensuse-tumbleweed": {managerZypper},
 }
 
-// Package managers, as in Packages.Manager.
+// The package managers that Orrery can call. They are the values of Packages.Manager.
 const (
 	managerAPT    = "apt"
 	managerDNF    = "dnf"
@@ -23,10 +23,11 @@ const (
 	managerZypper = "zypper"
 )
 
-// programs maps package managers to their programs.
+// programs maps each package manager to the program that the host must have for it.
 var programs = map[string]string{managerAPT: "apt-get", managerDNF: "dnf", managerYUM: "yum", managerZypper: "zypper"}
 
-// packages maps tools to packages with other names, by package manager. "" is any other manager.
+// packages maps programs, such as nft, to the packages that contain them, by package manager. It
+// lists only programs whose package has another name. The key "" is for all other managers.
 var packages = map[string]map[string]string{
 	"nft":       {"": "nftables"},
 	"ip6tables": {"": "iptables"},
@@ -36,8 +37,9 @@ var packages = map[string]map[string]string{
 	"modprobe":  {"": "kmod"},
 }
 
-// managers returns the package managers that the host's Linux may have, by its ID, else by ID_LIKE.
-// It is empty for an unknown Linux.
+// managers returns the package managers that the host's Linux distribution may have, by the ID in
+// os-release, or else by ID_LIKE. It is nil for an unknown distribution. The caller must not change
+// the slice.
 func managers(f Facts) []string {
 	for _, id := range append([]string{f.OS}, f.OSLike...) {
 		if m, ok := distributions[id]; ok {
@@ -47,8 +49,9 @@ func managers(f Facts) []string {
 	return nil
 }
 
-// PackageManager returns the package manager of the host: apt, dnf, yum or zypper. It is empty if
-// the host has another one or none.
+// PackageManager returns the package manager of a host, whose program is among Facts.Tools: apt,
+// dnf, yum or zypper. If the host has several, it prefers that of the distribution. It returns ""
+// if the host has none of them.
 func PackageManager(f Facts) string {
 	for _, manager := range append(slices.Clone(managers(f)), managerAPT, managerDNF, managerYUM, managerZypper) {
 		if slices.Contains(f.Tools, programs[manager]) {
@@ -58,7 +61,8 @@ func PackageManager(f Facts) string {
 	return ""
 }
 
-// packageOf returns the package that contains a tool.
+// packageOf returns the name of the package that contains a program: the name of the program itself
+// unless the map packages has another. manager may be "" if the package manager is unknown.
 func packageOf(tool, manager string) string {
 	names := packages[tool]
 	if name, ok := names[manager]; ok {

@@ -6,10 +6,11 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// InitSystemd is the init system that hosts must have.
+// InitSystemd is the value of Facts.Init for systemd, the init system that hosts must have.
 const InitSystemd = "systemd"
 
-// Facts is the state of a host.
+// Facts is the state of a host, as a run finds it. Package facts reads all fields but Presence from
+// the host. A fact that could not be read has its zero value.
 type Facts struct {
 	// UID of the user that gathered the facts: 0 is root.
 	UID       int    `json:"uid,omitempty"`
@@ -34,19 +35,20 @@ type Facts struct {
 	Controllers []string `json:"controllers,omitempty"`
 	// Swaps are the devices and files that the kernel swaps to.
 	Swaps []string `json:"swaps,omitempty"`
-	// DiskFreeBytes is the free space of /var/lib. FsyncLatency is the duration of a small write with
-	// fsync there.
-	DiskFreeBytes int64         `json:"diskFreeBytes"`
+	// DiskFreeBytes is the free space of /var/lib, or nil if it is unknown. FsyncLatency is the
+	// duration of a small write with fsync there.
+	DiskFreeBytes *int64        `json:"diskFreeBytes,omitempty"`
 	FsyncLatency  time.Duration `json:"fsyncLatency,omitempty"`
 	// ClockOffset is how far the host's clock is ahead of this machine's. RoundTrip is the duration of
-	// the request; the offset is uncertain by half of it.
+	// the request. The offset is uncertain by half of RoundTrip.
 	ClockOffset time.Duration `json:"clockOffset"`
 	RoundTrip   time.Duration `json:"roundTrip"`
 	Links       []Link        `json:"links,omitempty"`
 	// Listening are the TCP ports with a listener. Listeners has their processes, where known.
 	Listening []int          `json:"listening,omitempty"`
 	Listeners map[int]string `json:"listeners,omitempty"`
-	// Leftovers are paths from another cluster or another container runtime.
+	// Leftovers are paths and processes of another cluster or another container runtime. The list is
+	// empty for a host that belongs to a cluster of Orrery.
 	Leftovers []string `json:"leftovers,omitempty"`
 	// Tools are the programs in root's PATH, such as nft, iptables, conntrack, apt-get.
 	Tools []string `json:"tools,omitempty"`
@@ -58,11 +60,11 @@ type Facts struct {
 	// SELinux is enforcing, permissive or empty. Firewall is the active one: firewalld, ufw or empty.
 	SELinux  string `json:"selinux,omitempty"`
 	Firewall string `json:"firewall,omitempty"`
-	// ResolvConf is the resolv.conf for pods, if that of the host points to a resolver on its
-	// loopback. Else it is empty.
+	// ResolvConf is the path of the resolv.conf for pods, if the host's own one points to a resolver
+	// on its loopback address. Else it is "".
 	ResolvConf string `json:"resolvConf,omitempty"`
-	// Agent is the digest of the orrery agent on the host, or empty. Blobs are the digests of the
-	// files that the host has.
+	// Agent is the digest of the agent executable on the host, or "" if the host has no agent. Blobs
+	// are the digests of the release files that the host has.
 	Agent string   `json:"agent,omitempty"`
 	Blobs []string `json:"blobs,omitempty"`
 	// AgentError is why the agent could not report what was applied.
@@ -72,15 +74,17 @@ type Facts struct {
 	Recorded bool `json:"recorded,omitempty"`
 	// Traces are paths that exist because of Orrery.
 	Traces []string `json:"traces,omitempty"`
-	// EtcdLog is the write-ahead log of etcd, in the directory that EtcdLog names.
+	// EtcdLog says whether the host has a write-ahead log of etcd, in the directory that the function
+	// EtcdLog returns.
 	EtcdLog presence.Presence `json:"etcdLog,omitempty"`
-	// Applied is what the agent reports as applied, or the record itself if the agent does not answer.
+	// Applied is what was applied to the host, as the agent reports it. If the agent does not answer,
+	// it comes from the host's record alone.
 	Applied Applied `json:"applied,omitzero"`
 	// Presence is what the cluster shows of the host. The host does not report it.
 	Presence Presence `json:"presence,omitzero"`
 }
 
-// Link is a network interface of a host.
+// Link is a network interface of a host, in its facts.
 type Link struct {
 	Name string `json:"name"`
 	MTU  int    `json:"mtu"`
@@ -88,23 +92,25 @@ type Link struct {
 	Addresses []string `json:"addresses,omitempty"`
 }
 
-// Applied is what was applied to a host, and its present state.
+// Applied is the host's record of the steps that Orrery has applied to it, with the present state
+// of each step. The agent keeps the record.
 type Applied struct {
 	// Protocol and digest of the agent on the host.
 	Protocol int    `json:"protocol,omitempty"`
 	Agent    string `json:"agent,omitempty"`
-	// Cluster and ClusterID identify the cluster of the host. They are empty if it has none.
+	// Cluster and ClusterID identify the cluster to which the host belongs. They are "" if it belongs
+	// to none.
 	Cluster   string `json:"cluster,omitempty"`
 	ClusterID string `json:"clusterID,omitempty"`
 	// Version of Kubernetes that was applied last.
 	Version string `json:"version,omitempty"`
-	// Lease that is held on the host.
+	// Lease is the lease that the host has granted last.
 	Lease Lease `json:"lease,omitzero"`
 	// Steps in the order in which they were applied.
 	Steps []AppliedStep `json:"steps,omitempty"`
 }
 
-// AppliedStep is a step that was applied, and its present state.
+// AppliedStep is a step that was applied to a host, and its present state.
 type AppliedStep struct {
 	ID   string `json:"id"`
 	Hash string `json:"hash"`
@@ -114,10 +120,11 @@ type AppliedStep struct {
 	Complete bool `json:"complete"`
 }
 
-// Lease names the run that may change a host. A host refuses a run with a lower epoch than the last
-// one that it saw.
+// Lease is the right of one run to change a host. The agent on the host grants it until Expires.
+// The host also refuses a run whose epoch is lower than the last one that it saw.
 type Lease struct {
-	// Operation holds the lease. Holder is the process that runs it, as user@machine.
+	// Operation is the name of the Operation that holds the lease. Holder is the process that runs it,
+	// such as user@machine.
 	Operation string `json:"operation,omitempty"`
 	// RunID is the UID of the Operation, since Operations of different stores may have the same name.
 	RunID   string    `json:"runID,omitempty"`

@@ -15,13 +15,15 @@ import (
 //go:embed featuregates.yaml
 var featureGatesYAML []byte
 
-// everyComponent is the key in featuregates.yaml of feature gates that all components have.
+// everyComponent is the key in featuregates.yaml for the feature gates that all Kubernetes
+// components have. It also stands for the components in general in featureProblem.
 const everyComponent = "every"
 
-// featureGates has the feature gates of Kubernetes. featuregates.yaml explains them.
+// featureGates has the feature gates of the supported Kubernetes versions, from featuregates.yaml.
+// That file explains the format.
 var featureGates = func() (known struct {
 	Releases []string
-	// Features has the state of a feature gate by component, name and minor.
+	// Features has the state of each feature gate by component, name and minor version.
 	Features map[string]map[string]map[string]string
 },
 ) {
@@ -31,9 +33,11 @@ var featureGates = func() (known struct {
 	return known
 }()
 
-// featureProblem returns why a component of a Kubernetes version does not start with a feature
-// gate, and the way out. It is empty if the component starts with it, or if featuregates.yaml lacks
-// the minor. The component everyComponent stands for all of them.
+// featureProblem checks the value of a feature gate. It returns why a component of this Kubernetes
+// version would not start with it, and what to do. The text continues a sentence that begins with
+// the name of the feature gate. It is "" if the component starts. It is also "" for AllAlpha and
+// AllBeta, and if featuregates.yaml does not have the minor version. component is the name of a
+// program such as kube-apiserver, or everyComponent.
 func featureProblem(version, component, name string, value bool) string {
 	i := slices.IndexFunc(featureGates.Releases, func(r string) bool { return minor(r) == minor(version) })
 	if i < 0 || name == "AllAlpha" || name == "AllBeta" {
@@ -50,7 +54,8 @@ func featureProblem(version, component, name string, value bool) string {
 	}
 }
 
-// featureState returns the state of a feature gate in a minor, or "".
+// featureState returns the state of a feature gate in a minor version m such as v1.36. It is
+// "settable", "always true", "always false", or "" if the component does not have the feature gate.
 func featureState(m, component, name string) string {
 	if state := featureGates.Features[everyComponent][name][m]; state != "" {
 		return state
@@ -58,7 +63,9 @@ func featureState(m, component, name string) string {
 	return featureGates.Features[component][name][m]
 }
 
-// absentFeature returns the problem with a feature gate that a component does not have.
+// absentFeature returns the problem with a feature gate that a component does not have. release is
+// the version in featuregates.yaml with the same minor. If version is a later patch, it may have
+// added the feature gate. For a single component the result is then "".
 func absentFeature(version, release, component, name string) string {
 	m := fmt.Sprintf("v1.%d", minor(version))
 	for _, other := range slices.Sorted(maps.Keys(featureGates.Features)) {
@@ -78,7 +85,7 @@ func absentFeature(version, release, component, name string) string {
 		return fmt.Sprintf("is no feature gate of Kubernetes %s any more, which does not start with it; %s was the last that had it: leave it out", m, had[len(had)-1])
 	}
 	way := ""
-	if patch(version) > patch(release) { // a patch that came later may have added it
+	if patch(version) > patch(release) { // a later patch may have added the feature gate
 		if component != everyComponent {
 			return ""
 		}
@@ -87,7 +94,8 @@ func absentFeature(version, release, component, name string) string {
 	return fmt.Sprintf("is no feature gate of Kubernetes %s, which does not start with it: leave it out if an earlier version had it, or correct its name%s", m, way)
 }
 
-// validateFeatures checks the feature gates of a component.
+// validateFeatures adds an error for each feature gate that the component does not have, or with
+// whose value the component does not start. p is the field of the spec that has the feature gates.
 func (v *validator) validateFeatures(p *field.Path, component string, features map[string]bool) {
 	for _, name := range slices.Sorted(maps.Keys(features)) {
 		if !featurePattern.MatchString(name) {
@@ -98,8 +106,9 @@ func (v *validator) validateFeatures(p *field.Path, component string, features m
 	}
 }
 
-// featuresOfFlag returns the feature gates in the value of a flag, such as A=true,B=false. Parts
-// that are not of this form are left to the component.
+// featuresOfFlag returns the feature gates in the value of a component's flag, such as
+// A=true,B=false. A prefix kube: is removed. Parts of any other form are left out, because the
+// component checks them itself.
 func featuresOfFlag(value string) map[string]bool {
 	features := map[string]bool{}
 	for part := range strings.SplitSeq(value, ",") {
@@ -111,7 +120,8 @@ func featuresOfFlag(value string) map[string]bool {
 	return features
 }
 
-// featuresOfConfiguration returns the feature gates in the settings of a configuration file.
+// featuresOfConfiguration returns the feature gates in the settings of a component's configuration
+// file. Values that are not booleans are left out. settings may be nil.
 func featuresOfConfiguration(settings map[string]any) map[string]bool {
 	features := map[string]bool{}
 	section, _ := settings["featureGates"].(map[string]any)

@@ -14,10 +14,13 @@ import (
 // maxHosts is the maximum number of hosts in a cluster.
 const maxHosts = 1000
 
+// rangePattern matches a range of hosts, such as node[1:10].
 var rangePattern = regexp.MustCompile(`^([^\[\]]*)\[([0-9]{1,9}):([0-9]{1,9})\]([^\[\]]*)$`)
 
-// Expand returns the hosts of each role, in the order of the groups. node[1:3] means node1, node2
-// and node3. node[01:10] means node01 to node10.
+// Expand returns the hosts of each role of spec.roleGroups, in the order of the group and without
+// repetitions. It expands ranges: node[1:3] means node1, node2 and node3, and node[01:10] means
+// node01 to node10. The error joins the errors of all invalid items. Expand does not check whether
+// the hosts exist.
 func Expand(groups map[clusterv1alpha1.Role]clusterv1alpha1.HostNames) (map[clusterv1alpha1.Role][]string, error) {
 	var problems []error
 	expanded := make(map[clusterv1alpha1.Role][]string, len(groups))
@@ -42,7 +45,8 @@ func Expand(groups map[clusterv1alpha1.Role]clusterv1alpha1.HostNames) (map[clus
 	return expanded, nil
 }
 
-// expand returns the names that an item of a group means.
+// expand returns the host names that one item of a role group means: the item itself, or the names
+// of its range. It returns an error for an invalid range, or a range with more than maxHosts names.
 func expand(item string) ([]string, error) {
 	if !strings.ContainsAny(item, "[]") {
 		return []string{item}, nil
@@ -77,7 +81,7 @@ func expand(item string) ([]string, error) {
 	return names, nil
 }
 
-// unique removes repeated names. It reuses the memory of names.
+// unique returns the names in their order, without repetitions. It overwrites the given slice.
 func unique(names []string) []string {
 	seen := make(map[string]bool, len(names))
 	return slices.DeleteFunc(names, func(name string) bool {

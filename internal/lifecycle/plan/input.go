@@ -8,7 +8,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// FileNames are the names, in the catalog, of the files that hosts need.
+// FileNames are the names, in the catalog of versions, of the release files that hosts need.
 var FileNames = []string{
 	fileEtcd, fileAPIServer, fileControllerManager, fileScheduler, fileKubectl,
 	fileKubelet, fileKubeProxy, fileContainerd, fileRunc, fileCNIPlugins,
@@ -27,49 +27,49 @@ const (
 	fileCNIPlugins        = "cni-plugins"
 )
 
-// ImageNames are the keys of Input.Images.
+// ImageNames are the names of the container images that a plan needs, which are the keys of
+// Input.Images.
 var ImageNames = []string{imagePause}
 
 const imagePause = "pause"
 
-// Input is everything that a plan depends on.
+// Input is everything that a plan depends on. Make and Preflight do not change it.
 type Input struct {
 	// Name and ID of the cluster. Hosts know the cluster by its ID.
 	Name, ID string
 	// Spec has its defaults and is valid.
 	Spec *clusterv1alpha1.Provision
-	// Facts of each host, by name. A host without facts could not be reached. It counts as a member of
-	// the cluster, and nothing is planned for it.
+	// Facts has the facts of each host, by name. A host without facts could not be reached. It counts
+	// as a host of the cluster, and nothing is planned for it.
 	Facts map[string]Facts
-	// Keys has all entries that Authorities, Keys and Leaves name. Those of authorities and of keys
-	// without a certificate are as pki.Authority.Pair returns them: the signing key, and all
-	// certificates to trust.
+	// Keys has all entries that Authorities, Keys and Leaves name. An authority, or a key without a
+	// certificate, is as pki.Authority.Pair returns it: the signing key, and all certificates to
+	// trust.
 	Keys pki.Bundle
-	// InUse has the pairs that hosts use, where Keys has their successors. Preflight warns of those
-	// that expire soon after Now.
+	// InUse has the certificates that hosts use now, where Keys has their successors. Preflight warns
+	// of those that expire soon after Now.
 	InUse pki.Bundle
 	Now   time.Time
 	// Files are those of FileNames, by architecture.
 	Files map[string][]catalog.File
-	// Digests of the files, by File.Key.
+	// Digests of the files (sha256:HEX), by File.Key.
 	Digests map[string]string
-	// Agents are the digests of the agent, by architecture.
+	// Agents are the digests of the agent (sha256:HEX), by architecture.
 	Agents map[string]string
-	// Images are full references, by name.
+	// Images are full references, by the names in ImageNames.
 	Images map[string]string
-	// EtcdBootstrap has, by host, how its etcd first started.
+	// EtcdBootstrap has, by host, how the etcd of the host first starts or has started.
 	EtcdBootstrap map[string]EtcdBootstrap
-	// HasData is true if an API server of the cluster has shown its data before.
+	// HasData is true if the cluster has had data: an API server has shown its namespace kube-system.
 	HasData bool
 	// ExternalEtcd has the credentials for an external etcd.
 	ExternalEtcd *ExternalEtcd
 }
 
-// EtcdBootstrap is how an etcd member first started. It never changes, so that adding or removing a
-// member does not restart the others.
+// EtcdBootstrap is how the etcd member of a host first starts or has started. Once etcd was
+// started, it never changes, so that adding or removing a member does not restart the others.
 type EtcdBootstrap struct {
-	// Members are the peer URLs of the initial cluster, by host, including the host itself. See
-	// EtcdPeers.
+	// Members are the peer URLs of the members at that start, by host, including the host itself.
 	Members map[string]string `json:"members"`
 	// Join is true for a host that joined an existing etcd cluster.
 	Join bool `json:"join,omitempty"`

@@ -13,25 +13,26 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// The authorities. They are separate, so that a client of etcd is not also a user of Kubernetes,
-// and a user cannot act as the front proxy.
+// Names of the certificate authorities of a cluster. They are separate, so that a client of etcd is
+// not also a user of Kubernetes, and a user cannot act as the front proxy.
 const (
 	AuthorityCluster    = "ca"
 	AuthorityEtcd       = "etcd-ca"
 	AuthorityFrontProxy = "front-proxy-ca"
 )
 
-// KeyServiceAccounts signs the tokens of service accounts.
+// KeyServiceAccounts is the name of the key that signs the tokens of service accounts. It has no
+// certificate.
 const KeyServiceAccounts = "sa"
 
-// The leaves that belong to no host: those of the administrators of the cluster and of etcd. Orrery
-// uses them itself.
+// Names of the leaf certificates that belong to no host: those of the administrators of the cluster
+// and of etcd. Orrery uses them itself.
 const (
 	LeafAdmin     = "admin"
 	LeafEtcdAdmin = "etcd-admin"
 )
 
-// The leaves of a host. Their full names are HOST/LEAF.
+// Names of the leaf certificates of a host. In a Bundle they are HOST/LEAF.
 const (
 	leafAPIServer         = "apiserver"
 	leafKubeletClient     = "apiserver-kubelet-client"
@@ -46,33 +47,36 @@ const (
 	leafEtcdPeer          = "etcd-peer"
 )
 
-// IsControlPlaneLeaf reports whether etcd or the API server of a host serves or connects with a
-// leaf.
+// IsControlPlaneLeaf reports whether a leaf certificate belongs to etcd, or is one with which an
+// API server serves or connects to etcd. Without it, that component serves no client. name is
+// HOST/LEAF. Other client certificates of an API server do not count.
 func IsControlPlaneLeaf(name string) bool {
 	_, leaf, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{leafAPIServer, leafEtcdClient, leafEtcdServer, leafEtcdPeer}, leaf)
 }
 
-// Users and groups that Kubernetes defines.
+// Users and groups of Kubernetes in certificates. userNode is a prefix, before the name of a node.
 const (
 	groupMasters = "system:masters"
 	groupNodes   = "system:nodes"
 	userNode     = "system:node:"
-	// The bootstrap objects bind userKubeletClient to system:kubelet-api-admin.
+	// userKubeletClient is the user with which API servers connect to kubelets. The bootstrap objects
+	// bind it to system:kubelet-api-admin.
 	userKubeletClient = "kube-apiserver-kubelet-client"
 )
 
-// Authorities returns the names of the authorities of a cluster.
+// Authorities returns the names of the certificate authorities that every cluster has.
 func Authorities() []string {
 	return []string{AuthorityCluster, AuthorityEtcd, AuthorityFrontProxy}
 }
 
-// Keys returns the names of the keys without a certificate.
+// Keys returns the names of the keys without a certificate that every cluster has.
 func Keys() []string { return []string{KeyServiceAccounts} }
 
-// Leaves returns the certificates that the plan of a valid spec needs, or nil for an invalid spec.
-// The leaves of a host do not depend on other hosts. Adding or removing a host therefore restarts
-// no other.
+// Leaves returns the leaf certificates that a cluster with this spec needs, with their names and
+// addresses: those of the administrators, then those of the hosts in the order of the spec. It
+// returns nil for an invalid spec. name is that of the cluster. The certificates of a host do not
+// depend on other hosts, so adding or removing a host restarts no other.
 func Leaves(name string, spec *clusterv1alpha1.Provision) []pki.Leaf {
 	t, err := resolve(name, spec)
 	if err != nil {
@@ -99,6 +103,7 @@ func Leaves(name string, spec *clusterv1alpha1.Provision) []pki.Leaf {
 	return leaves
 }
 
+// etcdLeaves returns the leaf certificates of the etcd member on a host.
 func (t *topology) etcdLeaves(m member) []pki.Leaf {
 	names, ips := []string{"localhost", m.Name}, texts(m.ips, "127.0.0.1", "::1")
 	// A server is also a client: of itself in probes, and of the other members.
@@ -108,6 +113,8 @@ func (t *topology) etcdLeaves(m member) []pki.Leaf {
 	}
 }
 
+// controlPlaneLeaves returns the leaf certificates of the API server, controller manager and
+// scheduler on a host.
 func (t *topology) controlPlaneLeaves(m member) []pki.Leaf {
 	local := func(leaf, user string) pki.Leaf {
 		return pki.Leaf{
@@ -128,8 +135,8 @@ func (t *topology) controlPlaneLeaves(m member) []pki.Leaf {
 	return leaves
 }
 
-// apiServerLeaf has all names and addresses of an API server: for pods, the load balancers of
-// hosts, and clients outside the cluster.
+// apiServerLeaf returns the serving certificate of the API server on a host. It has all names and
+// addresses by which pods, load balancers and clients outside the cluster reach the server.
 func (t *topology) apiServerLeaf(m member) pki.Leaf {
 	domain := t.spec.Kubernetes.DNSDomain
 	names := []string{"localhost", m.Name, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}
@@ -151,6 +158,7 @@ func (t *topology) apiServerLeaf(m member) pki.Leaf {
 	}
 }
 
+// nodeLeaves returns the leaf certificates of the kubelet and kube-proxy on a host.
 func (t *topology) nodeLeaves(m member) []pki.Leaf {
 	user := userNode + m.Name
 	leaves := []pki.Leaf{
@@ -163,9 +171,10 @@ func (t *topology) nodeLeaves(m member) []pki.Leaf {
 	return leaves
 }
 
+// leafName returns the full name HOST/LEAF of a leaf certificate.
 func leafName(m member, leaf string) string { return m.Name + "/" + leaf }
 
-// texts returns addresses as text, and more after them.
+// texts formats IP addresses, and returns them with the texts in more after them, in a new slice.
 func texts(ips []netip.Addr, more ...string) []string {
 	all := make([]string, 0, len(ips)+len(more))
 	for _, ip := range ips {
@@ -174,7 +183,9 @@ func texts(ips []netip.Addr, more ...string) []string {
 	return append(all, more...)
 }
 
-// Kubeconfig renders a kubeconfig with one cluster and one user with a client certificate.
+// Kubeconfig returns a kubeconfig, as YAML, with one cluster, one user with the certificate client,
+// and the context USER@CLUSTER. server is the URL of the API server, and ca the PEM of its
+// authority.
 func Kubeconfig(cluster, server, user string, ca []byte, client pki.KeyPair) ([]byte, error) {
 	content, err := yaml.Marshal(clientcmdv1.Config{
 		APIVersion: "v1", Kind: "Config",

@@ -12,7 +12,9 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Make plans a cluster. The same input gives the same plan. Hosts without facts get no plan.
+// Make makes the plan of a cluster. The same input always gives the same plan. Hosts without facts
+// are left out of it. Make returns an error for an invalid spec. If keys, files or digests are
+// missing, it returns the joined errors with an incomplete plan.
 func Make(in Input) (*Plan, error) {
 	t, err := resolve(in.Name, in.Spec)
 	if err != nil {
@@ -36,17 +38,18 @@ func Make(in Input) (*Plan, error) {
 	return p, errors.Join(m.missing...)
 }
 
-// maker makes a plan.
+// maker makes a plan, for Make.
 type maker struct {
 	*topology
 
 	in    Input
 	blobs map[string]*Blob
-	// missing lists errors about missing input.
+	// missing lists errors about keys, files and digests that the input lacks.
 	missing []error
 }
 
-// hostMaker makes the plan of a host.
+// hostMaker makes the plan of one host, for maker. A method with the name of a component returns
+// the steps of that component. Errors about missing input are added to missing, which Make returns.
 type hostMaker struct {
 	*maker
 	member
@@ -54,6 +57,8 @@ type hostMaker struct {
 	facts Facts
 }
 
+// host returns the plan of a host from its place in the topology and its facts. Stages without
+// steps are left out.
 func (m *maker) host(of member, facts Facts) Host {
 	h := &hostMaker{maker: m, member: of, facts: facts}
 	host := Host{Name: of.Name, Address: of.ip(), Roles: of.roles, Node: of.node()}
@@ -70,8 +75,9 @@ func (m *maker) host(of member, facts Facts) Host {
 	return host
 }
 
-// node returns what the Node must have beside the settings of the kubelet. All labels are here,
-// since a kubelet sets labels only when it registers, and must not set those of roles.
+// node returns the labels and the taint that the Node of a host must have and a kubelet cannot keep
+// up to date. It is empty for a host that is not a node. A kubelet sets labels only when it
+// registers, and must not set those of roles.
 func (m member) node() Node {
 	if !m.isNode() {
 		return Node{}
@@ -87,11 +93,13 @@ func (m member) node() Node {
 	return Node{Labels: labels, Dedicated: m.dedicated()}
 }
 
+// lackf adds an error about missing input to m.missing. Make returns these errors.
 func (m *maker) lackf(format string, args ...any) {
 	m.missing = append(m.missing, fmt.Errorf(format, args...))
 }
 
-// pair returns a key pair of the cluster. A missing one is added to missing.
+// pair returns the key pair with this name from the input. If the input lacks it, pair adds an
+// error to m.missing and returns an empty pair.
 func (m *maker) pair(name string) pki.KeyPair {
 	pair, ok := m.in.Keys[name]
 	if !ok {
@@ -100,11 +108,14 @@ func (m *maker) pair(name string) pki.KeyPair {
 	return pair
 }
 
-// leaf returns a key pair of the host.
+// leaf returns the key pair of a leaf certificate of the host. name is without HOST/. If the input
+// lacks it, leaf adds an error to h.missing and returns an empty pair.
 func (h *hostMaker) leaf(name string) pki.KeyPair { return h.pair(leafName(h.member, name)) }
 
-// artifact returns the step that installs a file of the catalog, or the members of an archive, in
-// dir.
+// artifact returns the step that installs a release file, or the programs of an archive, in the
+// directory dir of the host. name is the name in the catalog, and d what a later change disturbs.
+// artifact adds the file to the files of the plan that the host needs. If the input lacks the file,
+// it adds an error to h.missing and returns an empty step.
 func (h *hostMaker) artifact(name, dir string, d Disruption) Step {
 	file, ok := h.file(name)
 	if !ok {
@@ -128,6 +139,8 @@ func (h *hostMaker) artifact(name, dir string, d Disruption) Step {
 	return Step{ID: "artifact/" + name, Disruption: d, Artifact: &Artifact{Blob: digest, Archive: file.Archive, Files: files, Mode: "0755"}}
 }
 
+// file returns the release file with this name in the catalog, for the architecture of the host. It
+// returns false if there is none.
 func (h *hostMaker) file(name string) (catalog.File, bool) {
 	i := slices.IndexFunc(h.in.Files[h.facts.Arch], func(f catalog.File) bool { return f.Name == name })
 	if i < 0 {
@@ -136,7 +149,9 @@ func (h *hostMaker) file(name string) (catalog.File, bool) {
 	return h.in.Files[h.facts.Arch][i], true
 }
 
-// kubeconfig returns a file with the credentials of a leaf.
+// kubeconfig returns the step for a secret file with a kubeconfig. server is the URL of the API
+// server, user the name of the user, and client the user's certificate. d is what a later change of
+// the file disturbs.
 func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair, d Disruption) Step {
 	content, err := Kubeconfig(h.spec.Kubernetes.ClusterName, server, user, h.pair(AuthorityCluster).Cert, client)
 	if err != nil {
@@ -145,7 +160,8 @@ func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair
 	return secretFile(id, path, content, d)
 }
 
-// certificate returns the steps for the files PATH.crt and PATH.key.
+// certificate returns two steps for a key pair: ID.crt for the file PATH.crt with the certificate,
+// and ID.key for the secret file PATH.key. d is what a later change disturbs.
 func certificate(id, path string, pair pki.KeyPair, d Disruption) []Step {
 	return []Step{
 		file(id+".crt", path+".crt", pair.Cert, d),
@@ -153,25 +169,33 @@ func certificate(id, path string, pair pki.KeyPair, d Disruption) []Step {
 	}
 }
 
-// directory returns a directory that may contain files of others.
+// directory returns the step for a directory in which other software may have files, too. Undoing
+// the step removes the directory only if it is empty.
 func directory(id, path string) Step {
 	return Step{ID: id, Directory: &Directory{Path: path, Mode: "0755"}}
 }
 
-// dataDirectory returns a directory that only components of the cluster write to.
+// dataDirectory returns the step for a directory in which only components of the cluster write.
+// Undoing the step removes the directory with all its content. mode is octal, such as 0700.
 func dataDirectory(id, path, mode string) Step {
 	return Step{ID: id, Directory: &Directory{Path: path, Mode: mode, Owned: true}}
 }
 
+// file returns the step for a file that everybody may read (mode 0644). d is what a later change of
+// the file disturbs.
 func file[T ~string | ~[]byte](id, path string, content T, d Disruption) Step {
 	return Step{ID: id, Disruption: d, File: &File{Path: path, Mode: "0644", Content: string(content)}}
 }
 
+// secretFile returns the step for a file with secret content, which only root may read (mode 0600).
+// d is what a later change of the file disturbs.
 func secretFile[T ~string | ~[]byte](id, path string, content T, d Disruption) Step {
 	return Step{ID: id, Disruption: d, File: &File{Path: path, Mode: "0600", Content: string(content), Secret: true}}
 }
 
-// unit returns the unit of a component. A change in one of the steps reads restarts it.
+// unit returns the step COMPONENT/unit for a systemd unit. reads are the steps for files that the
+// process reads only at its start. A change in one of them changes InputHash, and so restarts the
+// unit.
 func unit(component string, u Unit, reads ...Step) Step {
 	hashes := make([]string, 0, len(reads))
 	for _, s := range reads {
@@ -181,11 +205,12 @@ func unit(component string, u Unit, reads ...Step) Step {
 	return Step{ID: component + suffixUnit, Disruption: DisruptionRestart, Unit: &u}
 }
 
-// flags are the flags of a program, by name.
+// flags are flags of a program that Orrery sets: the values by name.
 type flags map[string]string
 
-// command returns a program with our flags in order and then the user's. A flag of the user
-// replaces ours with the same name.
+// command returns the command line of a program in binDir: Orrery's flags sorted by name, and then
+// the user's arguments. A flag of the user replaces Orrery's flag with the same name. Underscores
+// in names of flags count as hyphens.
 func command(program string, ours flags, users clusterv1alpha1.Args) []string {
 	line := []string{binDir + "/" + program}
 	taken := map[string]bool{}
@@ -204,8 +229,9 @@ func command(program string, ours flags, users clusterv1alpha1.Args) []string {
 	return line
 }
 
-// gates formats feature gates for a flag.
-func gates(all map[string]bool) string {
+// formatFeatureGates formats feature gates as the value of a flag, such as A=true,B=false, sorted
+// by name.
+func formatFeatureGates(all map[string]bool) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		list = append(list, fmt.Sprintf("%s=%t", name, all[name]))

@@ -11,12 +11,14 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
+// containerd returns the steps for the container runtime. If the cluster joins the hub with an
+// agent of its own (join mode Pull), a last step makes the image of that agent.
 func (h *hostMaker) containerd() []Step {
 	program := h.artifact(fileContainerd, binDir, DisruptionRestart)
 	config := file("containerd/config", containerdDir+"/config.toml", h.containerdConfig(), DisruptionRestart)
 	steps := []Step{
 		program,
-		h.artifact(fileRunc, binDir, DisruptionNone), // it is started for each container
+		h.artifact(fileRunc, binDir, DisruptionNone), // runc starts once for each container
 		h.artifact(fileCNIPlugins, cniBinDir, DisruptionNone),
 		config,
 	}
@@ -35,10 +37,13 @@ func (h *hostMaker) containerd() []Step {
 	return steps
 }
 
-// AgentImage is the image of the agent in a cluster with join mode Pull. Each host builds the image
-// from its own agent, so no registry has it. The kubelet does not garbage-collect the image.
+// AgentImage is the name of the image of the agent that keeps a cluster joined to the hub in join
+// mode Pull. Each host builds the image from its own agent executable, so no registry has it. The
+// kubelet does not garbage-collect the image.
 const AgentImage = "localhost/orrery-agent:host"
 
+// agentImage returns the step that builds AgentImage on the host and imports it into containerd.
+// The step changes with the agent, so another version of the agent builds the image again.
 func (h *hostMaker) agentImage() Step {
 	agent := h.in.Agents[h.facts.Arch]
 	if agent == "" {
@@ -55,6 +60,7 @@ trap 'rm -f "$archive"' EXIT
 `, agent, binDir, AgentImage, ctr)}}
 }
 
+// containerdConfig returns the content of containerd's config.toml.
 func (h *hostMaker) containerdConfig() string {
 	image, ok := h.in.Images[imagePause]
 	if !ok {
@@ -74,8 +80,9 @@ func (h *hostMaker) containerdConfig() string {
 	return b.String()
 }
 
-// registries returns the hosts.toml files. containerd reads them when it pulls, so changes need no
-// restart.
+// registries returns the steps for containerd's hosts.toml files, with their directories: one for
+// each registry with mirrors and each insecure registry in the spec. containerd reads these files
+// at each pull, so a change restarts nothing.
 func (h *hostMaker) registries() []Step {
 	r := h.spec.Registry
 	var steps []Step
@@ -102,10 +109,10 @@ func (h *hostMaker) registries() []Step {
 	return steps
 }
 
-// toml quotes a string. A JSON string is a TOML string.
+// toml returns a text as a quoted string of TOML. The quoted form of JSON is valid in TOML.
 func toml(text string) string {
 	quoted, err := json.Marshal(text)
-	if err != nil { // a string always is JSON
+	if err != nil { // a string can always be marshaled
 		return `""`
 	}
 	return string(quoted)

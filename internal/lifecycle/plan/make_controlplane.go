@@ -14,6 +14,8 @@ import (
 // readyTimeout is how long a component of the control plane may take to start.
 const readyTimeout = 2 * time.Minute
 
+// auditPolicy is the audit policy of the API server if the spec enables auditing. It records the
+// metadata of all requests, except those for Leases, health checks, the version and OpenAPI.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -26,6 +28,8 @@ rules:
 - level: Metadata
 `
 
+// controlPlane returns the steps of StageControlPlane: kubectl, the API server, the controller
+// manager and the scheduler, each with a probe. It is nil for a host that is not a control plane.
 func (h *hostMaker) controlPlane() []Step {
 	if !h.has(clusterv1alpha1.RoleControlPlane) {
 		return nil
@@ -39,6 +43,8 @@ func (h *hostMaker) controlPlane() []Step {
 	})
 }
 
+// apiServer returns the steps for the API server: its program, certificates, audit policy, systemd
+// unit, and the probe of /readyz.
 func (h *hostMaker) apiServer() []Step {
 	program := h.artifact(fileAPIServer, binDir, DisruptionRestart)
 	etcd := h.etcdClient()
@@ -47,7 +53,7 @@ func (h *hostMaker) apiServer() []Step {
 		file("apiserver/sa.pub", pkiDir+"/sa.pub", h.pair(KeyServiceAccounts).Cert, DisruptionRestart),
 		secretFile("apiserver/sa.key", pkiDir+"/sa.key", h.pair(KeyServiceAccounts).Key, DisruptionRestart),
 	}
-	// The API server reloads these.
+	// The API server reloads its serving certificate without a restart.
 	serving := certificate("apiserver/serving", pkiDir+"/apiserver", h.leaf(leafAPIServer), DisruptionReload)
 	clients := slices.Concat(
 		certificate("apiserver/kubelet-client", pkiDir+"/apiserver-kubelet-client", h.leaf(leafKubeletClient), DisruptionRestart),
@@ -74,7 +80,8 @@ func (h *hostMaker) apiServer() []Step {
 	})
 }
 
-// etcdClient returns the API server's files for etcd. It is empty for an external etcd without TLS.
+// etcdClient returns the steps for the files with which the API server connects to etcd: the client
+// certificate and etcd's authority. It is nil for an external etcd without TLS.
 func (h *hostMaker) etcdClient() []Step {
 	if h.managed() {
 		pair := h.leaf(leafEtcdClient)
@@ -92,11 +99,13 @@ func (h *hostMaker) etcdClient() []Step {
 	}
 }
 
+// apiServerCommand returns the command line of the API server. The user's admission plugins are
+// added to Orrery's.
 func (h *hostMaker) apiServerCommand() []string {
 	k := h.spec.Kubernetes
 	admission := "NodeRestriction"
 	var users clusterv1alpha1.Args
-	for _, arg := range k.APIServerArgs { // a list: ours and the user's are merged
+	for _, arg := range k.APIServerArgs { // the user's admission plugins are added to Orrery's
 		if name, more, _ := strings.Cut(arg, "="); name == "enable-admission-plugins" {
 			admission = strings.Join(unique(append([]string{admission}, strings.Split(more, ",")...)), ",")
 		} else {
@@ -117,7 +126,7 @@ func (h *hostMaker) apiServerCommand() []string {
 		"service-account-issuer":         "https://kubernetes.default.svc." + k.DNSDomain,
 		"service-account-key-file":       pkiDir + "/sa.pub", "service-account-signing-key-file": pkiDir + "/sa.key",
 		"service-cluster-ip-range": Join(h.services),
-		// Otherwise a stopping API server waits for all watches to end, until it is killed.
+		// Without this flag, a stopping API server waits for all watches to end, until it is killed.
 		"shutdown-send-retry-after": "true",
 	}
 	if len(h.etcdClient()) > 0 {
@@ -128,10 +137,11 @@ func (h *hostMaker) apiServerCommand() []string {
 		f["audit-policy-file"], f["audit-log-path"] = configDir+"/audit-policy.yaml", auditDir+"/audit.log"
 		f["audit-log-maxage"], f["audit-log-maxbackup"], f["audit-log-maxsize"] = "30", "10", "100"
 	}
-	f.gates(k.FeatureGates)
+	f.setFeatureGates(k.FeatureGates)
 	return command(fileAPIServer, f, users)
 }
 
+// controllerManager returns the steps for the controller manager, without its probe.
 func (h *hostMaker) controllerManager() []Step {
 	program := h.artifact(fileControllerManager, binDir, DisruptionRestart)
 	kubeconfig := h.kubeconfig("controller-manager/kubeconfig", configDir+"/controller-manager.conf", h.local(), leafControllerManager, h.leaf(leafControllerManager), DisruptionRestart)
@@ -150,9 +160,9 @@ func (h *hostMaker) controllerManager() []Step {
 	})
 }
 
-// signingFile returns the path of the certificate with which the controller manager signs. The
-// controller manager wants a file with one certificate. If caFile has older authorities, too, there
-// is a file for the newest.
+// signingFile returns the path of the certificate with which the controller manager signs. It is
+// caFile, unless that file also contains older authorities. Then it is a separate file, because the
+// controller manager needs a file with one certificate.
 func (h *hostMaker) signingFile() string {
 	if ca := h.pair(AuthorityCluster); !ca.Signer().Equal(ca) {
 		return pkiDir + "/ca-signing.crt"
@@ -160,6 +170,7 @@ func (h *hostMaker) signingFile() string {
 	return caFile
 }
 
+// controllerManagerCommand returns the command line of the controller manager.
 func (h *hostMaker) controllerManagerCommand() []string {
 	k := h.spec.Kubernetes
 	f := h.delegated("controller-manager")
@@ -169,7 +180,8 @@ func (h *hostMaker) controllerManagerCommand() []string {
 		"root-ca-file": caFile, "service-account-private-key-file": pkiDir + "/sa.key",
 		"cluster-signing-cert-file": h.signingFile(), "cluster-signing-key-file": pkiDir + "/ca.key",
 		"client-ca-file": caFile, "requestheader-client-ca-file": pkiDir + "/front-proxy-ca.crt",
-		// The controller manager creates this directory. The default is in /usr.
+		// The controller manager creates this directory. Its default is in /usr, which Orrery does not
+		// change.
 		"flex-volume-plugin-dir": kubeletDir + "/volumeplugins",
 	})
 	four, six := strconv.Itoa(int(k.NodeCidrMaskSize)), strconv.Itoa(int(k.NodeCidrMaskSizeIPv6))
@@ -181,15 +193,16 @@ func (h *hostMaker) controllerManagerCommand() []string {
 	default:
 		f["node-cidr-mask-size"] = six
 	}
-	f.gates(k.FeatureGates)
+	f.setFeatureGates(k.FeatureGates)
 	return command(fileControllerManager, f, k.ControllerManagerArgs)
 }
 
+// scheduler returns the steps for the scheduler, without its probe.
 func (h *hostMaker) scheduler() []Step {
 	program := h.artifact(fileScheduler, binDir, DisruptionRestart)
 	kubeconfig := h.kubeconfig("scheduler/kubeconfig", configDir+"/scheduler.conf", h.local(), leafScheduler, h.leaf(leafScheduler), DisruptionRestart)
 	f := h.delegated("scheduler")
-	f.gates(h.spec.Kubernetes.FeatureGates)
+	f.setFeatureGates(h.spec.Kubernetes.FeatureGates)
 	return slices.Concat([]Step{program, kubeconfig}, certificate("scheduler/serving", pkiDir+"/scheduler", h.leaf(leafScheduler), DisruptionReload), []Step{
 		unit("scheduler", Unit{
 			Name: unitScheduler, Description: h.describe("Scheduler"), Command: command(fileScheduler, f, h.spec.Kubernetes.SchedulerArgs),
@@ -198,8 +211,9 @@ func (h *hostMaker) scheduler() []Step {
 	})
 }
 
-// delegated returns the flags of a component that serves on the loopback, lets the API server
-// authenticate its callers, and uses leader election.
+// delegated returns flags for the controller manager or the scheduler, by the name of its files.
+// The component then serves on the loopback address, asks the API server to authenticate and
+// authorize its clients, and uses leader election.
 func (h *hostMaker) delegated(name string) flags {
 	kubeconfig := configDir + "/" + name + ".conf"
 	return flags{
@@ -209,18 +223,21 @@ func (h *hostMaker) delegated(name string) flags {
 	}
 }
 
+// localProbe returns a step that waits until /healthz answers over HTTPS on a port of the loopback
+// address. name is the systemd unit whose log is reported if it does not.
 func localProbe(id string, port int, name string) Step {
 	return Step{ID: id, Probe: &Probe{URL: fmt.Sprintf("https://127.0.0.1:%d/healthz", port), CAFile: caFile, Timeout: readyTimeout, Unit: name}}
 }
 
-// gates adds feature gates, if there are any.
-func (f flags) gates(all map[string]bool) {
+// setFeatureGates sets the flag with the feature gates, unless the map is empty.
+func (f flags) setFeatureGates(all map[string]bool) {
 	if len(all) > 0 {
-		f[flagFeatureGates] = gates(all)
+		f[flagFeatureGates] = formatFeatureGates(all)
 	}
 }
 
-// anyAddress returns the address to bind for all addresses of the host.
+// anyAddress returns the address with which a component of the host listens on all addresses:
+// 0.0.0.0 for a host with one IPv4 address, else ::.
 func (h *hostMaker) anyAddress() string {
 	if len(h.ips) == 1 && h.ips[0].Is4() {
 		return "0.0.0.0"

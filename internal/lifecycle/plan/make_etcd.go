@@ -11,12 +11,13 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// quorumTimeout is how long etcd may take to reach a quorum. Other members may start later.
+// quorumTimeout is how long the etcd on a host may take to reach a quorum. The hosts of other
+// members may start later.
 const quorumTimeout = 2 * time.Minute
 
-// etcdFlags are flags that differ between minor versions of etcd, from the newest version to the
-// oldest. They check the data at the start, and send progress notifications to the API server's
-// watch cache.
+// etcdFlags has the flags that differ between minor versions of etcd, the newest version first. The
+// first entry that is not newer than the installed etcd applies. The flags check the data at the
+// start of etcd, and send progress notifications to the watch cache of API servers.
 var etcdFlags = []struct {
 	since string
 	flags flags
@@ -25,6 +26,8 @@ var etcdFlags = []struct {
 	{"v3.5", flags{"experimental-initial-corrupt-check": "true", "experimental-watch-progress-notify-interval": "5s"}},
 }
 
+// etcd returns the steps for the etcd member on the host. It is nil for an external etcd and
+// for a host without the role.
 func (h *hostMaker) etcd() []Step {
 	if !h.managed() || !h.has(clusterv1alpha1.RoleEtcd) {
 		return nil
@@ -41,7 +44,7 @@ func (h *hostMaker) etcd() []Step {
 			dataDirectory(stepEtcdData, h.spec.Etcd.DataDir, "0700"),
 			program, ca,
 		},
-		// etcd reads these for each connection.
+		// etcd reads its certificates for each connection, so a new one needs no restart.
 		certificate("etcd/server", etcdPKIDir+"/server", h.leaf(leafEtcdServer), DisruptionReload),
 		certificate("etcd/peer", etcdPKIDir+"/peer", h.leaf(leafEtcdPeer), DisruptionReload),
 		[]Step{
@@ -59,16 +62,19 @@ func (h *hostMaker) etcd() []Step {
 		})
 }
 
-// etcdInitialState is the variable for --initial-cluster-state. With "new", an etcd without data
-// begins an empty cluster. etcd does not start if it has both the variable and the flag.
+// etcdInitialState is the environment variable that corresponds to etcd's flag
+// --initial-cluster-state. With the value "new", an etcd without data begins an empty cluster. etcd
+// does not start if both the variable and the flag are set.
 const etcdInitialState = "ETCD_INITIAL_CLUSTER_STATE"
 
-// etcdEstablished is the content of Unit.Established. It is read at the next start, so that writing
-// it restarts nothing.
+// etcdEstablished is the content of the file Unit.Established of etcd, which a step writes once
+// etcd has a quorum. The file makes sure that etcd never begins an empty cluster later. etcd reads
+// it at its next start, so writing it restarts nothing.
 const etcdEstablished = "# Written by Orrery when etcd first had a quorum. While this file is here, etcd does not start without its data.\n" +
 	etcdInitialState + "=existing\n"
 
-// etcdState returns the initial cluster state of the first start.
+// etcdState returns the value of etcdInitialState for the first start of etcd on the host:
+// "existing" if the member joins an existing etcd, else "new".
 func (h *hostMaker) etcdState() string {
 	if h.bootstrap().Join {
 		return "existing"
@@ -76,7 +82,8 @@ func (h *hostMaker) etcdState() string {
 	return "new"
 }
 
-// etcdMounts returns the directories of etcd's data.
+// etcdMounts returns the paths whose file systems must be mounted before etcd starts: its data
+// directory, and the directory of the write-ahead log if that is elsewhere.
 func (h *hostMaker) etcdMounts() []string {
 	dirs := []string{h.spec.Etcd.DataDir}
 	if log := EtcdLog(h.spec); !below(log, h.spec.Etcd.DataDir) {
@@ -85,6 +92,7 @@ func (h *hostMaker) etcdMounts() []string {
 	return dirs
 }
 
+// etcdCommand returns the command line of etcd on the host.
 func (h *hostMaker) etcdCommand() []string {
 	e := h.spec.Etcd
 	client, peer := httpsURL(h.ip(), e.Port), httpsURL(h.ip(), e.PeerPort)
@@ -129,8 +137,9 @@ func (h *hostMaker) etcdCommand() []string {
 	return command(fileEtcd, f, e.ExtraArgs)
 }
 
-// bootstrap returns how the member first started. Without a record, it is a new etcd of all members
-// if no member has a record, else a member that joins.
+// bootstrap returns how the etcd member of the host first starts or has started, from
+// Input.EtcdBootstrap. If that has no entry for the host, the member joins the existing etcd. If it
+// has no entries at all, the host starts a new etcd together with the others.
 func (h *hostMaker) bootstrap() EtcdBootstrap {
 	if fixed, ok := h.in.EtcdBootstrap[h.Name]; ok {
 		return fixed
@@ -138,7 +147,8 @@ func (h *hostMaker) bootstrap() EtcdBootstrap {
 	return EtcdBootstrap{Members: h.etcdPeers(h.topology.roles[clusterv1alpha1.RoleEtcd]), Join: len(h.in.EtcdBootstrap) > 0}
 }
 
-// etcdServers returns the URLs of etcd for the API server: the member on the same host, or all.
+// etcdServers returns the URLs of etcd for the API server of the host: the member on the same host,
+// or all members if the host has none. For an external etcd they are its endpoints.
 func (h *hostMaker) etcdServers() []string {
 	if !h.managed() {
 		return h.spec.Etcd.External.Endpoints

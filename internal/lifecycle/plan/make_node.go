@@ -15,9 +15,11 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// nodeTimeout is how long the kubelet and kube-proxy may take to start.
+// nodeTimeout is how long the load balancer, the kubelet and kube-proxy may each take to start.
 const nodeTimeout = time.Minute
 
+// node returns the steps of StageNode: the load balancer, the kubelet, kube-proxy, and then the
+// user's post-install scripts. A host that is not a node has only the scripts.
 func (h *hostMaker) node() []Step {
 	after := h.scripts("post", h.spec.System.PostInstall)
 	if !h.isNode() {
@@ -30,9 +32,10 @@ func (h *hostMaker) node() []Step {
 	return slices.Concat(steps, h.loadBalancer(), h.kubelet(), h.kubeProxy(), after)
 }
 
-// loadBalancer is on each host, unless the cluster has a control plane address. It watches the file
-// of its backends, so that adding or removing a control plane restarts nothing. It is a command of
-// the agent, so another agent restarts it.
+// loadBalancer returns the steps for the load balancer of the API servers that runs on the host.
+// There are none if the spec has a control plane address. The load balancer watches the file of its
+// backends, so adding or removing a control plane restarts nothing. It is a command of the agent,
+// so another version of the agent restarts it.
 func (h *hostMaker) loadBalancer() []Step {
 	if len(h.balancer()) == 0 {
 		return nil
@@ -52,7 +55,9 @@ func (h *hostMaker) loadBalancer() []Step {
 	}
 }
 
-// balancer returns the unit of the load balancer, if the host has one.
+// balancer returns the systemd unit of the load balancer, as a list for Unit.After of the kubelet
+// and kube-proxy. It is nil if the spec has a control plane address, because there is no load
+// balancer then.
 func (h *hostMaker) balancer() []string {
 	if h.spec.ControlPlaneEndpoint.Address != "" {
 		return nil
@@ -60,6 +65,8 @@ func (h *hostMaker) balancer() []string {
 	return []string{unitLoadBalancer}
 }
 
+// kubelet returns the steps for the kubelet: its program, configuration, certificates, systemd unit
+// and probe.
 func (h *hostMaker) kubelet() []Step {
 	program := h.artifact(fileKubelet, binDir, DisruptionRestart)
 	kubeconfig := h.kubeconfig("kubelet/kubeconfig", configDir+"/kubelet.conf", h.internal(), userNode+h.Name, h.leaf(leafKubelet), DisruptionRestart)
@@ -80,6 +87,8 @@ func (h *hostMaker) kubelet() []Step {
 		})
 }
 
+// kubeletConfiguration returns Orrery's settings in the kubelet's configuration file. The settings
+// of the user are merged later.
 func (h *hostMaker) kubeletConfiguration() map[string]any {
 	k := h.spec.Kubernetes
 	config := map[string]any{
@@ -94,7 +103,7 @@ func (h *hostMaker) kubeletConfiguration() map[string]any {
 		"clusterDNS": []string{h.dnsIP()}, "clusterDomain": k.DNSDomain,
 		"maxPods": k.MaxPods, "rotateCertificates": false, "serializeImagePulls": false,
 		"tlsCertFile": pkiDir + "/kubelet.crt", "tlsPrivateKeyFile": pkiDir + "/kubelet.key",
-		// The default is in /usr, which Orrery does not change.
+		// The default of this directory is in /usr, which Orrery does not change.
 		"volumePluginDir": kubeletDir + "/volumeplugins",
 	}
 	if h.facts.CgroupVersion == 1 {
@@ -115,6 +124,7 @@ func (h *hostMaker) kubeletConfiguration() map[string]any {
 	return config
 }
 
+// kubeProxy returns the steps for kube-proxy, or nil if the spec disables kube-proxy.
 func (h *hostMaker) kubeProxy() []Step {
 	if h.spec.Kubernetes.DisableKubeProxy {
 		return nil
@@ -133,6 +143,8 @@ func (h *hostMaker) kubeProxy() []Step {
 	}
 }
 
+// proxyConfiguration returns Orrery's settings in kube-proxy's configuration file. The settings of
+// the user are merged later.
 func (h *hostMaker) proxyConfiguration() map[string]any {
 	k := h.spec.Kubernetes
 	config := map[string]any{
@@ -141,12 +153,12 @@ func (h *hostMaker) proxyConfiguration() map[string]any {
 		"healthzBindAddress": fmt.Sprintf("127.0.0.1:%d", portProxyHealth),
 		"metricsBindAddress": fmt.Sprintf("127.0.0.1:%d", portProxyMetrics),
 		"clientConnection":   map[string]any{"kubeconfig": configDir + "/kube-proxy.conf"},
-		// Our sysctls set these. They are restored when the cluster is removed.
+		// The step for sysctls sets the limits of conntrack, so that removing the cluster restores them.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	}
 	if k.MasqueradeAll {
 		section := k.ProxyMode
-		if section == modeIPVS { // IPVS mode reads it there
+		if section == modeIPVS { // IPVS mode reads masqueradeAll from the section of iptables
 			section = modeIPTables
 		}
 		config[section] = map[string]any{"masqueradeAll": true}
@@ -157,8 +169,9 @@ func (h *hostMaker) proxyConfiguration() map[string]any {
 	return config
 }
 
-// configuration returns a step for a YAML file with our settings, into which the user's
-// settings are merged.
+// configuration returns a step for a YAML file with Orrery's settings, into which the user's
+// settings are merged as a JSON merge patch. users may be nil. If the merge fails, configuration
+// adds an error to h.missing, which Make returns.
 func (h *hostMaker) configuration(id, path string, ours map[string]any, users *apiextensionsv1.JSON) Step {
 	content, err := json.Marshal(ours)
 	if err == nil && users != nil {

@@ -10,12 +10,15 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// scriptTimeout bounds each script of the user.
+// scriptTimeout bounds each script of the user on a host.
 const scriptTimeout = 10 * time.Minute
 
-// system returns the steps for the operating system and the container runtime. Undoing goes from
-// the last stage to the first: all units stop, the sweep removes what they left running, files and
-// directories are removed, and their former content is restored.
+// system returns the steps of StageSystem: the user's scripts and packages, the operating system,
+// and the container runtime. A host that is not a node has only scripts and packages.
+//
+// Steps are undone in the reverse order, from the last stage to the first. So all units stop first.
+// Then the sweep removes what they left running, and files and directories are removed or get their
+// former content.
 func (h *hostMaker) system() []Step {
 	steps := slices.Concat(
 		h.scripts("pre", h.spec.System.PreInstall),
@@ -30,6 +33,8 @@ func (h *hostMaker) system() []Step {
 	return slices.Concat(steps, nodeDirectories(), []Step{h.sweep()}, h.containerd())
 }
 
+// scripts returns a step for each of the user's scripts that is for all roles or for a role of the
+// host. when is "pre" or "post", and part of the IDs.
 func (h *hostMaker) scripts(when string, scripts []clusterv1alpha1.Script) []Step {
 	var steps []Step
 	for _, s := range scripts {
@@ -44,6 +49,8 @@ func (h *hostMaker) scripts(when string, scripts []clusterv1alpha1.Script) []Ste
 	return steps
 }
 
+// packages returns the step that installs the packages in the spec. It is nil if the spec has none
+// for the host's package manager, or if the host has no known package manager.
 func (h *hostMaker) packages() []Step {
 	manager := PackageManager(h.facts)
 	names := h.spec.System.Rpms
@@ -56,6 +63,7 @@ func (h *hostMaker) packages() []Step {
 	return []Step{{ID: "system/packages", Disruption: DisruptionNone, Packages: &Packages{Manager: manager, Names: names}}}
 }
 
+// modules returns the step that loads the kernel modules for containers and kube-proxy.
 func (h *hostMaker) modules() Step {
 	names := []string{"overlay", "br_netfilter", "nf_conntrack"}
 	if !h.spec.Kubernetes.DisableKubeProxy && h.spec.Kubernetes.ProxyMode == modeIPVS {
@@ -64,8 +72,9 @@ func (h *hostMaker) modules() Step {
 	return Step{ID: "system/modules", Modules: &Modules{Path: "/etc/modules-load.d/orrery.conf", Names: names}}
 }
 
-// sysctls for containers, the kubelet and kube-proxy. Those that the kubelet and kube-proxy would
-// set themselves are included, so that removing the cluster restores them.
+// sysctls returns the step for the sysctls that containers, the kubelet and kube-proxy depend on.
+// It also sets the sysctls that the kubelet and kube-proxy would set themselves, so that removing
+// the cluster restores them. Sysctls that the host cannot set are left out.
 func (h *hostMaker) sysctls() Step {
 	values := map[string]string{
 		"net.ipv4.ip_forward":                                "1",
@@ -95,8 +104,8 @@ func (h *hostMaker) sysctls() Step {
 	return Step{ID: "system/sysctls", Disruption: DisruptionNone, Sysctls: &Sysctls{Path: "/etc/sysctl.d/95-orrery.conf", Values: values}}
 }
 
-// nodeDirectories returns steps for the directories for configuration and programs, which other
-// software may share, and for those with data.
+// nodeDirectories returns the steps for directories of a node: those for configuration and
+// programs, in which other software may have files, too, and those with data of the cluster.
 func nodeDirectories() []Step {
 	return []Step{
 		directory("directory/kubernetes", configDir),
@@ -107,18 +116,21 @@ func nodeDirectories() []Step {
 		dataDirectory(stepKubeletData, kubeletDir, "0750"),
 		directory("directory/cni-config", cniConfDir),
 		directory("directory/cni", cniBinDir),
-		// containerd creates it if it is missing, and nothing would remove it. ip netns uses it, too.
+		// containerd creates this directory if it is missing, and nothing would remove it. ip netns uses
+		// it, too.
 		directory("directory/network-namespaces", "/run/netns"),
 		dataDirectory("directory/pod-logs", "/var/log/pods", "0755"),
 		dataDirectory("directory/container-logs", "/var/log/containers", "0755"),
 	}
 }
 
-// traces are what a network plugin leaves on a host beside its objects.
+// traces are what a network plugin leaves on a host beside its objects: network links, nftables
+// tables, prefixes of iptables chains, and paths. They have the same form as in Sweep.
 type traces struct {
 	links, tables, chains, paths []string
 }
 
+// traceOf has what each network plugin leaves on a host, by the name of the plugin.
 var traceOf = map[string]traces{
 	"flannel": {
 		links:  []string{"flannel.1", "flannel-v6.1"},
@@ -150,8 +162,9 @@ var traceOf = map[string]traces{
 	},
 }
 
-// sweep removes what keeps running without units, and what the kubelet, kube-proxy and the network
-// plugin leave. A longer list disturbs nothing.
+// sweep returns the step for what components create while they run. Doing it only records what
+// exists before. Undoing it removes containers, mounts, network links and rules that the kubelet,
+// kube-proxy and the network plugin leave. A change of its lists disturbs nothing.
 func (h *hostMaker) sweep() Step {
 	plugin := traceOf[h.spec.Network.Plugin]
 	return Step{ID: stepSweep, Disruption: DisruptionNone, Sweep: &Sweep{
@@ -168,9 +181,11 @@ func (h *hostMaker) sweep() Step {
 	}}
 }
 
-// runtimeEnv lets the runtime and kubelet find programs of Orrery and of the host.
+// runtimeEnv returns the environment of units that call other programs: a PATH with the programs of
+// Orrery and of the host.
 func runtimeEnv() map[string]string { return map[string]string{"PATH": searchPath} }
 
+// describe returns the description of a systemd unit, such as "Kubelet of cluster shop".
 func (h *hostMaker) describe(what string) string {
 	return fmt.Sprintf("%s of cluster %s", what, h.name)
 }

@@ -235,7 +235,7 @@ func TestMakeNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestLeavesAreWhatThePlanNeeds(t *testing.T) {
+func TestLeavesAreRequired(t *testing.T) {
 	spec := specOf(t, oneHost)
 	for _, leaf := range plan.Leaves("alpha", spec) {
 		if leaf.Name == plan.LeafEtcdAdmin { // no host has it

@@ -1,12 +1,14 @@
 package plan
 
-// The etcd types of spec.etcd.type.
+// Values of spec.etcd.type: EtcdManaged runs etcd on hosts of the cluster, and EtcdExternal uses
+// one that Orrery does not manage.
 const (
 	EtcdManaged  = "kubekey"
 	EtcdExternal = "external"
 )
 
-// Network plugins with a handling of their own.
+// Values of spec.network.plugin that code treats specially. With NetworkNone, the user installs a
+// network plugin.
 const (
 	NetworkFlannel = "flannel"
 	NetworkNone    = "none"
@@ -20,13 +22,14 @@ const (
 	modeIPVS     = "ipvs"
 )
 
-// flagFeatureGates is the flag that sets feature gates.
+// flagFeatureGates is the name of the flag that sets feature gates, for all components of
+// Kubernetes.
 const flagFeatureGates = "feature-gates"
 
-// dockerHub is the registry of images that name no registry.
+// dockerHub is the registry of images whose reference names no registry.
 const dockerHub = "docker.io"
 
-// Ports that the spec cannot change.
+// Ports of components that the spec cannot change.
 const (
 	portLoadBalancer      = 7443
 	portEtcdMetrics       = 2381
@@ -38,10 +41,11 @@ const (
 	portScheduler         = 10259
 )
 
-// LoadBalancer is the address of the load balancer on each host.
+// LoadBalancer is the address (host:port) of the load balancer of API servers that runs on each
+// node. A cluster with a control plane address in its spec has no such load balancer.
 const LoadBalancer = "127.0.0.1:7443"
 
-// Paths on a host.
+// Paths on a host that steps and units use.
 const (
 	binDir        = "/opt/orrery/bin"
 	cniBinDir     = "/opt/cni/bin"
@@ -61,7 +65,7 @@ const (
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
-// Names of systemd units.
+// Names of the systemd units of components.
 const (
 	unitContainerd        = "orrery-containerd"
 	unitEtcd              = "orrery-etcd"
@@ -73,7 +77,8 @@ const (
 	unitKubeProxy         = "orrery-kube-proxy"
 )
 
-// IDs of steps whose removal disturbs what runs.
+// IDs of steps whose removal disturbs what runs. suffixUnit ends the ID of every step that starts a
+// unit.
 const (
 	stepSweep          = "sweep"
 	stepEtcdData       = "directory/etcd"
@@ -82,8 +87,8 @@ const (
 	suffixUnit         = "/unit"
 )
 
-// searchPath is the PATH of units: our programs first, then those of the host, such as mount, nft
-// and iptables.
+// searchPath is the PATH of systemd units: Orrery's programs first, then those of the host, such as
+// mount, nft and iptables.
 const searchPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 const (
@@ -91,17 +96,20 @@ const (
 	labelWorker       = "node-role.kubernetes.io/worker"
 )
 
-// StepEtcdUnit starts etcd. From then on the initial members are fixed.
+// StepEtcdUnit is the ID of the step that starts etcd on a host. Once the step was begun, the
+// members with which etcd first starts do not change any more.
 const StepEtcdUnit = "etcd/unit"
 
-// stepEtcdProbe succeeds when etcd has a quorum. stepEtcdEstablished records that on the host.
+// IDs of two steps after the start of etcd. stepEtcdProbe succeeds when etcd has a quorum, and
+// stepEtcdEstablished writes a file on the host that records this.
 const (
 	stepEtcdProbe       = "etcd/probe"
 	stepEtcdEstablished = "etcd/established"
 )
 
-// StepAPIServerUnit starts the API server.
+// StepAPIServerUnit is the ID of the step that starts the API server on a host.
 const StepAPIServerUnit = "apiserver/unit"
 
-// ControlPlaneTaint is the key of the taint of dedicated control planes.
+// ControlPlaneTaint is the key of the taint, with effect NoSchedule, on nodes that are control
+// planes and not workers.
 const ControlPlaneTaint = labelControlPlane

@@ -1,11 +1,11 @@
 // Package plan describes, as data, what must be on each host of a cluster and in which order it is
 // installed.
 //
-// The package is pure. Its input is the spec, the facts of the hosts, the catalog of versions, the
-// keys, and what was applied before. Its output is a Plan. Package lifecycle runs a Plan, and
-// package node performs its steps on a host. Neither decides anything that is not in the Plan.
-// Another backend, for instance one that calls kubeadm, would be another function that returns a
-// Plan.
+// The package is pure: it reads no host, file or API. Its input is the spec, the facts of the
+// hosts, the catalog of versions, the keys, and what was applied before. Its output is a Plan.
+// Package lifecycle runs a Plan, and package node performs its steps on a host. Neither decides
+// anything that is not in the Plan. Another backend, for instance one that calls kubeadm, would be
+// another function that returns a Plan.
 package plan
 
 import (
@@ -18,22 +18,22 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Plan is the wanted state of the hosts of a cluster.
+// Plan is the wanted state of the hosts of a cluster, as steps. Make makes it.
 type Plan struct {
 	// Cluster is the name of the cluster. Version is that of Kubernetes.
 	Cluster string `json:"cluster"`
 	Version string `json:"version"`
-	// Hosts of the cluster, in the order of the spec.
+	// Hosts of the cluster, in the order of the spec. Hosts that were not reached are left out.
 	Hosts []Host `json:"hosts"`
 	// Blobs are the files that hosts need, by digest.
 	Blobs []Blob `json:"blobs,omitempty"`
-	// Endpoint is the URL of the API server for clients outside. APIServers has host:port of each API
-	// server.
+	// Endpoint is the URL of the API server for clients outside the cluster. APIServers has the
+	// internal host:port of each API server.
 	Endpoint   string   `json:"endpoint"`
 	APIServers []string `json:"apiServers"`
 }
 
-// Host is the wanted state of one host.
+// Host is the wanted state of one host in a Plan.
 type Host struct {
 	Name string `json:"name"`
 	// Address is the host's internal address.
@@ -41,67 +41,71 @@ type Host struct {
 	Roles   []clusterv1alpha1.Role `json:"roles"`
 	// Node is what the Node must have beside the settings of the kubelet.
 	Node Node `json:"node"`
-	// Stages in the order in which they run. Each stage is one round trip.
+	// Stages in the order in which they run. A run sends the steps of a stage in one request.
 	Stages []Stage `json:"stages"`
 }
 
-// Node is what a Node must have beside the settings of the kubelet.
+// Node has the labels and the taint that a Node of the cluster must have. A run sets them through
+// the API server, because a kubelet must not set all of them.
 type Node struct {
 	Labels map[string]string `json:"labels,omitempty"`
-	// Dedicated control planes are tainted.
+	// Dedicated is true for a control plane that is not a worker. Its Node gets the taint.
 	Dedicated bool `json:"dedicated,omitempty"`
 }
 
-// StageID names a stage.
+// StageID is the ID of a stage of the work on a host, such as etcd.
 type StageID string
 
-// The stages, in their order. Three conditions between them involve several hosts. At the end of
+// The stages of a host, in their order. Three conditions involve several hosts. At the end of
 // StageEtcd etcd has a quorum, and at the end of StageControlPlane an API server answers. The
-// network is applied before nodes of StageNode are ready.
+// network of pods is applied before nodes of StageNode are ready.
 const (
-	// StageSystem prepares the operating system, files, and the container runtime.
+	// StageSystem is the stage that prepares the operating system, files, and the container runtime of
+	// a host.
 	StageSystem StageID = "system"
-	// StageEtcd starts etcd and waits for its quorum.
+	// StageEtcd is the stage that starts etcd on a host and waits for the quorum of etcd.
 	StageEtcd StageID = "etcd"
-	// StageControlPlane starts the API server, controller manager and scheduler, and waits for the API
-	// server.
+	// StageControlPlane is the stage that starts the API server, controller manager and scheduler on a
+	// host, and waits until they answer.
 	StageControlPlane StageID = "control-plane"
-	// StageNode starts the load balancer, kubelet and kube-proxy.
+	// StageNode is the stage that starts the load balancer, kubelet and kube-proxy on a host.
 	StageNode StageID = "node"
 )
 
-// Stages lists all stages in their order.
+// Stages lists all stages of the work on a host, in their order.
 var Stages = []StageID{StageSystem, StageEtcd, StageControlPlane, StageNode}
 
-// Stage is the work on a host in one round trip.
+// Stage is a part of the work on a host: steps that a run sends in one request.
 type Stage struct {
 	ID    StageID `json:"id"`
 	Steps []Step  `json:"steps"`
 }
 
-// Disruption is what a change disturbs.
+// Disruption says how much a change disturbs what runs on a host.
 type Disruption string
 
-// The values, in ascending order.
+// Values of Disruption, from the least to the worst.
 const (
-	// DisruptionNone: nothing notices the change.
+	// DisruptionNone: nothing that runs notices the change.
 	DisruptionNone Disruption = "none"
-	// DisruptionReload: a process reloads without a restart.
+	// DisruptionReload: a process reloads a file without a restart.
 	DisruptionReload Disruption = "reload"
-	// DisruptionRestart: a component restarts, and what it manages keeps running.
+	// DisruptionRestart: a component restarts. What it manages, such as pods, keeps running.
 	DisruptionRestart Disruption = "restart"
-	// DisruptionDrain: pods of the host are disturbed.
+	// DisruptionDrain: pods of the host are disturbed, so its node is drained before.
 	DisruptionDrain Disruption = "drain"
-	// DisruptionData: data are lost.
+	// DisruptionData: data on the host, those of etcd, are lost.
 	DisruptionData Disruption = "data"
 )
 
-// Step is one part of the wanted state of a host. Exactly one of the pointers is set. The steps of
-// a stage are done in their order, and undone in the reverse order.
+// Step is one part of the wanted state of a host, such as a file or a systemd unit. Exactly one of
+// the pointers is set. The agent does the steps of a stage in their order, and undoes them in the
+// reverse order.
 type Step struct {
 	// ID is a constant such as kubelet/config, unique on a host.
 	ID string `json:"id"`
-	// Disruption of changing the step later. Doing it for the first time disturbs nothing.
+	// Disruption is what a later change of the step disturbs. Doing the step for the first time
+	// disturbs nothing.
 	Disruption Disruption `json:"disruption,omitempty"`
 
 	Directory *Directory `json:"directory,omitempty"`
@@ -116,8 +120,8 @@ type Step struct {
 	Probe     *Probe     `json:"probe,omitempty"`
 }
 
-// Directory must exist. Undoing removes a directory that Orrery made: if it is empty, or if Owned
-// with all its content.
+// Directory is a step: the directory must exist. Undoing it removes the directory if Orrery made
+// it: with all its content if Owned is true, else only if it is empty.
 type Directory struct {
 	Path string `json:"path"`
 	// Mode is octal, such as "0755".
@@ -127,8 +131,8 @@ type Directory struct {
 	Owned bool `json:"owned,omitempty"`
 }
 
-// File must have this content. Undoing restores the former content. The file is written beside its
-// path and renamed, so it is never partial.
+// File is a step: the file must have this content. Undoing it restores the former content. The file
+// is written beside its path and renamed, so it is never partial.
 type File struct {
 	Path    string `json:"path"`
 	Mode    string `json:"mode"`
@@ -137,40 +141,45 @@ type File struct {
 	Secret bool `json:"secret,omitempty"`
 }
 
-// Artifact is a file, or files of an archive, too large for a plan.
+// Artifact is a step that installs a release file, or programs from an archive. These are too large
+// for a plan, so the plan has only the digest of the content. The agent on the host receives the
+// content separately.
 type Artifact struct {
 	// Blob is the digest, sha256:HEX, of the file or archive.
 	Blob string `json:"blob"`
 	// Archive is empty, tar or tar.gz.
 	Archive string `json:"archive,omitempty"`
-	// Files maps members of the archive to paths. Without an archive, the only key is "".
+	// Files maps names in the archive to paths on the host. Without an archive, the only key
+	// is "".
 	Files map[string]string `json:"files"`
 	Mode  string            `json:"mode"`
 }
 
-// Sysctls are set at once, and at each boot by a file in /etc/sysctl.d. Undoing restores the former
-// values.
+// Sysctls is a step that sets sysctls at once, and at each boot by a file in /etc/sysctl.d. Undoing
+// it restores the former values.
 type Sysctls struct {
 	// Path of the file.
 	Path   string            `json:"path"`
 	Values map[string]string `json:"values"`
 }
 
-// Modules are loaded at once, and at each boot by a file in /etc/modules-load.d. A built-in module
-// counts as loaded. Undoing unloads no module, because others may use it.
+// Modules is a step that loads kernel modules at once, and at each boot by a file in
+// /etc/modules-load.d. A built-in module counts as loaded. Undoing it unloads no module, because
+// other software may use it.
 type Modules struct {
 	Path  string   `json:"path"`
 	Names []string `json:"names"`
 }
 
-// Packages are installed by the package manager: apt, dnf, yum or zypper. Undoing removes those
-// that Orrery installed.
+// Packages is a step that installs packages of the Linux distribution. Manager is apt, dnf, yum or
+// zypper. Undoing it removes those packages that Orrery installed.
 type Packages struct {
 	Manager string   `json:"manager"`
 	Names   []string `json:"names"`
 }
 
-// Script is run by sh as root when its content changes.
+// Script is a step that runs a script of the user. The agent runs Run with sh as root when the
+// script changes.
 type Script struct {
 	Run string `json:"run"`
 	// Undo is run when the step is undone.
@@ -178,7 +187,7 @@ type Script struct {
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
-// Unit is a process that systemd keeps running.
+// Unit is a step: a process that systemd keeps running.
 type Unit struct {
 	// Name without suffix, such as orrery-kubelet.
 	Name        string            `json:"name"`
@@ -201,14 +210,16 @@ type Unit struct {
 	// Mounts are paths whose file systems must be mounted before the unit starts.
 	Mounts []string `json:"mounts,omitempty"`
 	// Data is a pattern of the files with the data of the process. Established is a file that a later
-	// step writes once there are data. While it exists, the unit starts only if a file matches Data,
-	// and its lines are added to the environment. A running process does not notice it.
+	// step writes once there are data. While that file exists, the unit starts only if a file matches
+	// Data, and the lines of Established are added to its environment. A running process does not
+	// notice the file.
 	Data        string `json:"data,omitempty"`
 	Established string `json:"established,omitempty"`
 }
 
-// Sweep removes what components create while they run. Doing the step records what exists before.
-// Undoing it removes what was added since: containers, links, rules, mounts and control groups.
+// Sweep is a step about what components create while they run: containers, network links, rules,
+// mounts and control groups. Doing it records what exists before. Undoing it removes what was added
+// since.
 type Sweep struct {
 	// Containers is the socket of containerd. All its containers are stopped and their shims killed.
 	Containers string `json:"containers,omitempty"`
@@ -229,8 +240,8 @@ type Sweep struct {
 	NetworkNamespaces string `json:"networkNamespaces,omitempty"`
 }
 
-// Traces are what components leave on a host while they run. Each entry has the form that the
-// removing tool takes.
+// Traces are what components have left on a host while they ran, as the agent finds them. Each
+// entry has the form that the tool to remove it takes.
 type Traces struct {
 	// Mounts are mount points, outermost first.
 	Mounts []string `json:"mounts,omitempty"`
@@ -248,7 +259,8 @@ type Traces struct {
 	Paths []string `json:"paths,omitempty"`
 }
 
-// Probe must succeed before the stage continues. Exactly one of URL, TCP and Exec is set.
+// Probe is a step that waits until a component answers. The stage fails if that takes longer than
+// Timeout. Exactly one of URL, TCP and Exec is set.
 type Probe struct {
 	// URL must answer a GET with 2xx.
 	URL string `json:"url,omitempty"`
@@ -267,28 +279,31 @@ type Probe struct {
 	Unit string `json:"unit,omitempty"`
 }
 
-// Blob is a file that hosts need.
+// Blob is a release file that hosts need, by its digest.
 type Blob struct {
 	// Digest is sha256:HEX.
 	Digest string `json:"digest"`
 	// URL of the source.
 	URL string `json:"url"`
-	// Hosts that need it.
+	// Hosts that need the file.
 	Hosts []string `json:"hosts"`
 }
 
-// Hash covers what the step does. Disruption is not part of it.
+// Hash returns a hash of the step, as 32 hex digits. Two steps with the same hash need not be done
+// again. Disruption is not part of the hash.
 func (s Step) Hash() string {
 	s.Disruption = ""
 	return hash(s)
 }
 
-// Hash covers the whole plan.
+// Hash returns a hash of the whole plan, as 32 hex digits. It covers the contents of secret files,
+// too.
 func (p *Plan) Hash() string { return hash(p) }
 
+// hash returns the first 32 hex digits of the SHA-256 digest of v as JSON. v must be plain data.
 func hash(v any) string {
 	content, err := json.Marshal(v)
-	if err != nil { // the types above are plain data
+	if err != nil { // plans and steps are plain data
 		panic(fmt.Sprintf("marshal plan: %v", err))
 	}
 	sum := sha256.Sum256(content)

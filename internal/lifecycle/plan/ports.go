@@ -6,7 +6,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// port is a port that a component listens on.
+// port is a TCP port that a component listens on. process is the name of the component's process.
 type port struct {
 	number  int32
 	process string
@@ -14,7 +14,8 @@ type port struct {
 	field string
 }
 
-// portsOf returns the ports of a host with the given roles.
+// portsOf returns the TCP ports that the components of a host with these roles listen on. spec has
+// its defaults.
 func portsOf(spec *clusterv1alpha1.Provision, roles []clusterv1alpha1.Role) []port {
 	plane := slices.Contains(roles, clusterv1alpha1.RoleControlPlane)
 	node := plane || slices.Contains(roles, clusterv1alpha1.RoleWorker)

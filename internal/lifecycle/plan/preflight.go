@@ -13,16 +13,16 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Severity of a Finding.
+// Severity says whether a Finding prevents a run.
 type Severity string
 
-// The severities. A cluster is not built while there are errors.
+// Values of Severity. A run does not start while a host has an error. A warning is only shown.
 const (
 	SeverityError   Severity = "error"
 	SeverityWarning Severity = "warning"
 )
 
-// Finding is a problem, or a possible problem, of a host.
+// Finding is a problem, or a possible problem, of a host. Preflight finds it.
 type Finding struct {
 	Host     string   `json:"host"`
 	Check    string   `json:"check"`
@@ -32,9 +32,10 @@ type Finding struct {
 	Fix string `json:"fix"`
 }
 
-// IsOfTheHostAlone reports whether a finding can begin after its host joined a cluster, and does
-// not affect what other hosts do. Addresses and identities are compared with other hosts, and the
-// agent needs root.
+// IsOfTheHostAlone reports whether a finding concerns only its own host, and can arise after the
+// host has joined a cluster. Such a problem need not stop work on other hosts. The result is false
+// for checks that compare hosts, such as CheckAddress and CheckIdentity. It is also false for
+// checks that the agent depends on, such as CheckRoot.
 func (f Finding) IsOfTheHostAlone() bool {
 	switch f.Check {
 	case CheckDistribution, CheckKernel, CheckCgroups, CheckMemory, CheckSwap, CheckDisk, CheckTools, CheckPorts, CheckClock:
@@ -43,7 +44,7 @@ func (f Finding) IsOfTheHostAlone() bool {
 	return false
 }
 
-// The checks.
+// Values of Finding.Check: what of a host is checked. inspection has a method for each check.
 const (
 	CheckRoot         = "Root"
 	CheckCluster      = "Cluster"
@@ -77,6 +78,9 @@ const (
 	mebibyte = 1 << 20
 	gibibyte = 1 << 30
 
+	// Limits of the checks. A host needs leastMemory, and leastDisk free in /var/lib before it joins.
+	// A control plane should have controlPlaneBytes of memory, and etcd a disk with fastFsync. Clocks
+	// may differ from this machine by maxClockOffset, and between etcd hosts by maxEtcdSkew.
 	leastMemory       = 512 * mebibyte
 	controlPlaneBytes = 1700 * mebibyte
 	leastDisk         = 2 * gibibyte
@@ -85,15 +89,16 @@ const (
 	maxEtcdSkew       = time.Second
 )
 
-// Preflight returns the problems of the hosts, from their facts and how their etcd first started.
-// It skips hosts without facts, which the caller reports. The findings are in the order of the
-// spec's hosts and of the checks.
+// Preflight returns the problems of the hosts of a cluster, from their facts and from how their
+// etcd first started. The findings are in the order of the spec's hosts and of the checks. Hosts
+// without facts are skipped, and the caller reports them. A host that belongs to another cluster
+// has only the finding about that. For an invalid spec Preflight returns nil.
 func Preflight(in Input) []Finding {
 	t, err := resolve(in.Name, in.Spec)
 	if err != nil { // Make returns this error
 		return nil
 	}
-	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in), bootstrap: in.EtcdBootstrap, hasData: in.HasData}
+	s := &inspection{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in), bootstrap: in.EtcdBootstrap, hasData: in.HasData}
 	for _, h := range in.Spec.Hosts {
 		facts, ok := in.Facts[h.Name]
 		if !ok {
@@ -101,12 +106,12 @@ func Preflight(in Input) []Finding {
 		}
 		s.member, s.Facts = t.members[h.Name], facts
 		if s.isFree() || s.isOurs() {
-			for _, check := range []func(*survey){
-				(*survey).root, (*survey).agent, (*survey).architecture, (*survey).distribution, (*survey).kernel,
-				(*survey).systemd, (*survey).cgroups, (*survey).cpu, (*survey).memory, (*survey).swap, (*survey).disk, (*survey).fsync,
-				(*survey).tools, (*survey).leftovers, (*survey).ports, (*survey).address, (*survey).network, (*survey).mtu,
-				(*survey).clock, (*survey).identity, (*survey).selinux, (*survey).firewall, (*survey).certificates,
-				(*survey).data, (*survey).etcdMember,
+			for _, check := range []func(*inspection){
+				(*inspection).root, (*inspection).agent, (*inspection).architecture, (*inspection).distribution, (*inspection).kernel,
+				(*inspection).systemd, (*inspection).cgroups, (*inspection).cpu, (*inspection).memory, (*inspection).swap, (*inspection).disk, (*inspection).fsync,
+				(*inspection).tools, (*inspection).leftovers, (*inspection).ports, (*inspection).address, (*inspection).network, (*inspection).mtu,
+				(*inspection).clock, (*inspection).identity, (*inspection).selinux, (*inspection).firewall, (*inspection).certificates,
+				(*inspection).data, (*inspection).etcdMember,
 			} {
 				check(s)
 			}
@@ -118,8 +123,10 @@ func Preflight(in Input) []Finding {
 	return s.findings
 }
 
-// survey checks one host after the other. member and Facts are those of the present host.
-type survey struct {
+// inspection checks the hosts for Preflight, one after another. member and Facts are those of the
+// present host. A method with the name of a check adds its findings about the present host to
+// findings.
+type inspection struct {
 	*topology
 	member
 	Facts
@@ -128,16 +135,16 @@ type survey struct {
 	// carriers maps addresses to the hosts that have them.
 	carriers map[netip.Addr][]string
 	id       string
-	// due has the leaves to renew, by host.
+	// due has the leaf certificates to renew, by host.
 	due map[string][]pki.Expiry
 	// bootstrap has, by host, how its etcd first started.
 	bootstrap map[string]EtcdBootstrap
-	hasData   bool // see Input
+	hasData   bool // the cluster has had data, see Input.HasData
 	findings  []Finding
 }
 
-// carriers maps addresses to the hosts that have them, in the order of the spec. Loopback addresses
-// are left out.
+// carriers returns which hosts have an IP address on a network interface, by address. The hosts are
+// in the order of the spec. Loopback addresses are left out.
 func carriers(spec *clusterv1alpha1.Provision, facts map[string]Facts) map[netip.Addr][]string {
 	by := map[netip.Addr][]string{}
 	for _, h := range spec.Hosts {
@@ -153,33 +160,42 @@ func carriers(spec *clusterv1alpha1.Provision, facts map[string]Facts) map[netip
 	return by
 }
 
-func (s *survey) error(check, message, fix string) { s.find(SeverityError, check, message, fix) }
-func (s *survey) warn(check, message, fix string)  { s.find(SeverityWarning, check, message, fix) }
+// error adds a finding with SeverityError about the present host.
+func (s *inspection) error(check, message, fix string) { s.find(SeverityError, check, message, fix) }
 
-func (s *survey) find(severity Severity, check, message, fix string) {
+// warn adds a finding with SeverityWarning about the present host.
+func (s *inspection) warn(check, message, fix string) { s.find(SeverityWarning, check, message, fix) }
+
+// find adds a finding about the present host.
+func (s *inspection) find(severity Severity, check, message, fix string) {
 	s.findings = append(s.findings, Finding{s.Name, check, severity, message, fix})
 }
 
-// isFree reports whether the host belongs to no cluster of Orrery.
-func (s *survey) isFree() bool { return s.Applied.ClusterID == "" }
+// isFree reports whether the present host belongs to no cluster of Orrery.
+func (s *inspection) isFree() bool { return s.Applied.ClusterID == "" }
 
-func (s *survey) isOurs() bool { return s.Applied.ClusterID == s.id }
+// isOurs reports whether the present host belongs to the cluster with the ID of the input. If that
+// ID is "", it is true for a host of no cluster.
+func (s *inspection) isOurs() bool { return s.Applied.ClusterID == s.id }
 
-func (s *survey) root() {
+// root checks that commands run as root on the host.
+func (s *inspection) root() {
 	if s.UID != 0 {
 		s.error(CheckRoot, fmt.Sprintf("commands run as user %d, not as root", s.UID),
 			fmt.Sprintf("let %s use sudo, with hosts[].sudoPassword if it asks for one, or log in as root", s.User))
 	}
 }
 
-func (s *survey) agent() {
+// agent warns if the agent could not report what was applied to the host.
+func (s *inspection) agent() {
 	if s.AgentError != "" {
 		s.warn(CheckAgent, "the agent cannot say what was applied: "+s.AgentError,
 			"the run replaces the agent; if this stays, look at /var/lib/orrery/node on the host")
 	}
 }
 
-func (s *survey) architecture() {
+// architecture checks that the CPU architecture is supported, and that it is the one in the spec.
+func (s *inspection) architecture() {
 	switch {
 	case !slices.Contains(Architectures, s.Arch):
 		s.error(CheckArchitecture, "the architecture is "+s.Arch, "use a host with amd64 or arm64")
@@ -189,7 +205,9 @@ func (s *survey) architecture() {
 	}
 }
 
-func (s *survey) distribution() {
+// distribution warns of an unknown Linux distribution. It adds an error if the spec names packages
+// and the host has no known package manager.
+func (s *inspection) distribution() {
 	if managers(s.Facts) == nil {
 		s.warn(CheckDistribution, fmt.Sprintf("the Linux distribution %q is not one that is known to work", s.OS),
 			"nothing, if it has a recent kernel; see the supported ones in the documentation")
@@ -201,7 +219,8 @@ func (s *survey) distribution() {
 	}
 }
 
-func (s *survey) kernel() {
+// kernel checks that the kernel is new enough for Kubernetes and for the mode of kube-proxy.
+func (s *inspection) kernel() {
 	var major, minor int
 	if n, err := fmt.Sscanf(s.Kernel, "%d.%d", &major, &minor); err != nil || n != 2 {
 		s.warn(CheckKernel, fmt.Sprintf("the kernel's version %q is not understood", s.Kernel), "see that it is 5.13 or newer")
@@ -219,17 +238,19 @@ func (s *survey) kernel() {
 	}
 }
 
-func (s *survey) runsProxy() bool { return s.isNode() && !s.spec.Kubernetes.DisableKubeProxy }
+// runsProxy reports whether kube-proxy runs on the present host.
+func (s *inspection) runsProxy() bool { return s.isNode() && !s.spec.Kubernetes.DisableKubeProxy }
 
-// systemd checks the init system, which keeps the components running.
-func (s *survey) systemd() {
+// systemd checks that the host was booted by systemd, which keeps the components running.
+func (s *inspection) systemd() {
 	if s.Init != InitSystemd {
 		s.error(CheckInit, "the first process of the host is not systemd, which keeps the components running",
 			"use a host that systemd boots, which all supported distributions are")
 	}
 }
 
-func (s *survey) cgroups() {
+// cgroups warns of cgroup v1, and adds an error for missing cgroup controllers.
+func (s *inspection) cgroups() {
 	if !s.isNode() {
 		return
 	}
@@ -249,13 +270,15 @@ func (s *survey) cgroups() {
 	}
 }
 
-func (s *survey) cpu() {
+// cpu warns of a control plane with a single CPU.
+func (s *inspection) cpu() {
 	if s.has(clusterv1alpha1.RoleControlPlane) && s.CPUs == 1 {
 		s.warn(CheckCPU, "the control plane has one CPU", "give it two or more")
 	}
 }
 
-func (s *survey) memory() {
+// memory checks that the host has enough memory. Unknown memory is no problem.
+func (s *inspection) memory() {
 	switch b := s.MemoryBytes; {
 	case b == 0:
 	case b < leastMemory:
@@ -265,7 +288,8 @@ func (s *survey) memory() {
 	}
 }
 
-func (s *survey) swap() {
+// swap checks that the host does not swap, unless the kubelet's settings allow that.
+func (s *inspection) swap() {
 	if !s.isNode() || len(s.Swaps) == 0 {
 		return
 	}
@@ -281,14 +305,17 @@ func (s *survey) swap() {
 		"run swapoff -a and remove swap from /etc/fstab, or set spec.provision.kubernetes.kubeletConfiguration.failSwapOn to false")
 }
 
-func (s *survey) disk() {
-	if s.isFree() && s.DiskFreeBytes >= 0 && s.DiskFreeBytes < leastDisk {
-		s.error(CheckDisk, fmt.Sprintf("/var/lib has %d MiB free, less than 2048", s.DiskFreeBytes/mebibyte),
+// disk checks the free space in /var/lib of a host that belongs to no cluster yet. Unknown free
+// space is no problem.
+func (s *inspection) disk() {
+	if free := s.DiskFreeBytes; s.isFree() && free != nil && *free < leastDisk {
+		s.error(CheckDisk, fmt.Sprintf("/var/lib has %d MiB free, less than 2048", *free/mebibyte),
 			"free some, or mount a larger file system there")
 	}
 }
 
-func (s *survey) fsync() {
+// fsync warns of a disk that is too slow for etcd.
+func (s *inspection) fsync() {
 	if s.has(clusterv1alpha1.RoleEtcd) && s.managed() && s.FsyncLatency > fastFsync {
 		s.warn(CheckFsync, fmt.Sprintf("a write with fsync takes %s in /var/lib, where etcd wants less than %s",
 			s.FsyncLatency.Round(100*time.Microsecond), fastFsync),
@@ -296,21 +323,21 @@ func (s *survey) fsync() {
 	}
 }
 
-// tools checks programs that components call. Tools from packages in spec.system count as
-// installed.
-func (s *survey) tools() {
-	needs := map[string]string{}
+// tools checks that the host has the programs that components call. Programs from packages in
+// spec.system count as installed.
+func (s *inspection) tools() {
+	neededBy := map[string]string{}
 	if s.isNode() {
-		needs["mount"], needs["ip"] = "the kubelet", "the network"
+		neededBy["mount"], neededBy["ip"] = "the kubelet", "the network"
 	}
 	if s.runsProxy() {
 		switch s.spec.Kubernetes.ProxyMode {
 		case modeNFTables:
-			needs["nft"] = "kube-proxy"
+			neededBy["nft"] = "kube-proxy"
 		case modeIPVS:
-			needs["ipset"], needs["iptables"] = "kube-proxy", "kube-proxy"
+			neededBy["ipset"], neededBy["iptables"] = "kube-proxy", "kube-proxy"
 		default:
-			needs["iptables"] = "kube-proxy"
+			neededBy["iptables"] = "kube-proxy"
 		}
 	}
 	manager := PackageManager(s.Facts)
@@ -319,7 +346,7 @@ func (s *survey) tools() {
 		installed = s.spec.System.Debs
 	}
 	for _, tool := range []string{"mount", "ip", "nft", "iptables", "ipset"} {
-		who, ok := needs[tool]
+		who, ok := neededBy[tool]
 		pkg := packageOf(tool, manager)
 		if !ok || slices.Contains(s.Tools, tool) || slices.Contains(installed, pkg) {
 			continue
@@ -336,7 +363,9 @@ func (s *survey) tools() {
 	}
 }
 
-func (s *survey) leftovers() {
+// leftovers adds an error for a host of no cluster that has files or processes of another cluster
+// or container runtime.
+func (s *inspection) leftovers() {
 	if s.isFree() && len(s.Leftovers) > 0 {
 		shown := s.Leftovers[:min(len(s.Leftovers), 8)]
 		more := ""
@@ -348,15 +377,17 @@ func (s *survey) leftovers() {
 	}
 }
 
-func (s *survey) listens() []port { return portsOf(s.spec, s.member.roles) }
+// listens returns the TCP ports that the components of the present host listen on.
+func (s *inspection) listens() []port { return portsOf(s.spec, s.member.roles) }
 
-func (s *survey) ports() {
+// ports checks that no other process listens on a port that a component of the host needs.
+func (s *inspection) ports() {
 	for _, p := range s.listens() {
 		if !slices.Contains(s.Listening, int(p.number)) {
 			continue
 		}
-		// On a host of this cluster it is most likely our component. The kernel cuts process names to 15
-		// characters.
+		// On a host of this cluster the listener is most likely our component. The kernel cuts process
+		// names to 15 characters.
 		who, known := s.Listeners[int(p.number)]
 		if s.isOurs() && !s.isFree() && (!known || strings.HasPrefix(who, p.process[:min(len(p.process), 15)])) {
 			continue
@@ -372,7 +403,7 @@ func (s *survey) ports() {
 	}
 }
 
-// link returns the interface with an address, or nil.
+// link returns the network interface of a host that has an address, or nil if none has it.
 func link(f Facts, a netip.Addr) *Link {
 	for i, l := range f.Links {
 		for _, cidr := range l.Addresses {
@@ -384,7 +415,8 @@ func link(f Facts, a netip.Addr) *Link {
 	return nil
 }
 
-func (s *survey) address() {
+// address checks that the host has its internal addresses, and that no other host has them.
+func (s *inspection) address() {
 	known := slices.ContainsFunc(s.Links, func(l Link) bool { return len(l.Addresses) > 0 })
 	for _, a := range s.ips {
 		if known && link(s.Facts, a) == nil {
@@ -400,9 +432,9 @@ func (s *survey) address() {
 	}
 }
 
-// network checks a new host for networks that overlap those of pods or Services. Later such
-// networks belong to the cluster.
-func (s *survey) network() {
+// network checks that the networks of a new host do not overlap those of pods or Services. On a
+// host that has joined, such networks belong to the cluster.
+func (s *inspection) network() {
 	if !s.isFree() {
 		return
 	}
@@ -418,7 +450,9 @@ func (s *survey) network() {
 	}
 }
 
-func (s *survey) overlap(link string, of netip.Prefix, field string, networks []netip.Prefix) {
+// overlap adds an error for each of the networks that overlaps a network interface. link and of are
+// the name and the network of the interface. field is the field of the spec with the networks.
+func (s *inspection) overlap(link string, of netip.Prefix, field string, networks []netip.Prefix) {
 	for _, n := range networks {
 		if n.Overlaps(of) {
 			s.error(CheckNetwork, fmt.Sprintf("the network %s of link %s overlaps network.%s %s", of.Masked(), link, field, n),
@@ -427,8 +461,9 @@ func (s *survey) overlap(link string, of netip.Prefix, field string, networks []
 	}
 }
 
-// mtu compares the host with the first one. Packets of the larger MTU would be lost on the way.
-func (s *survey) mtu() {
+// mtu warns if the MTU of the host differs from that of the first host of the spec. Packets of the
+// larger MTU would be lost between them.
+func (s *inspection) mtu() {
 	first := s.members[s.spec.Hosts[0].Name]
 	mine, theirs := link(s.Facts, s.ips[0]), link(s.facts[first.Name], first.ips[0])
 	if mine != nil && theirs != nil && mine.MTU != theirs.MTU {
@@ -437,9 +472,12 @@ func (s *survey) mtu() {
 	}
 }
 
+// fixClock is the advice, Finding.Fix, in findings about clocks that differ.
 const fixClock = "let chrony, or timedatectl set-ntp true, keep the clocks of the hosts"
 
-func (s *survey) clock() {
+// clock checks that the host's clock is close to that of this machine. Between hosts of etcd, the
+// clocks must be closer.
+func (s *inspection) clock() {
 	if beyond(s.ClockOffset, s.RoundTrip/2, maxClockOffset) {
 		s.error(CheckClock, fmt.Sprintf("the clock is %s of ours", ahead(s.ClockOffset)), fixClock)
 	}
@@ -448,7 +486,7 @@ func (s *survey) clock() {
 	}
 	for _, other := range s.with(clusterv1alpha1.RoleEtcd) {
 		if other.Name == s.Name {
-			break // each pair once, at the later host
+			break // each pair of hosts is compared once, at the later host
 		}
 		f, ok := s.facts[other.Name]
 		if skew := s.ClockOffset - f.ClockOffset; ok && beyond(skew, (s.RoundTrip+f.RoundTrip)/2, maxEtcdSkew) {
@@ -457,9 +495,11 @@ func (s *survey) clock() {
 	}
 }
 
-// beyond reports whether an offset surely exceeds most.
+// beyond reports whether a clock offset, in either direction, certainly exceeds the limit most.
+// uncertainty is how inexact the offset is.
 func beyond(offset, uncertainty, most time.Duration) bool { return offset.Abs()-uncertainty > most }
 
+// ahead returns a clock offset as text, such as "1.5s ahead" or "2s behind".
 func ahead(offset time.Duration) string {
 	if offset < 0 {
 		return offset.Abs().Round(time.Millisecond).String() + " behind"
@@ -467,10 +507,12 @@ func ahead(offset time.Duration) string {
 	return offset.Round(time.Millisecond).String() + " ahead"
 }
 
-func (s *survey) identity() {
+// identity compares the host with the earlier hosts of the spec: whether they are one machine, or
+// share the machine ID or the hostname.
+func (s *inspection) identity() {
 	for _, other := range s.spec.Hosts {
 		if other.Name == s.Name {
-			return // each pair once, at the later host
+			return // each pair of hosts is compared once, at the later host
 		}
 		f, ok := s.facts[other.Name]
 		sameName, sameID := ok && f.Hostname == s.Hostname, ok && f.MachineID == s.MachineID && f.MachineID != ""
@@ -487,16 +529,19 @@ func (s *survey) identity() {
 	}
 }
 
-func (s *survey) selinux() {
+// selinux warns of a node with enforcing SELinux.
+func (s *inspection) selinux() {
 	if s.isNode() && s.SELinux == "enforcing" {
 		s.warn(CheckSELinux, "SELinux is enforcing", "install container-selinux, or run setenforce 0 and set SELINUX=permissive in /etc/selinux/config")
 	}
 }
 
-// tunnels are the ports of the network plugins.
+// tunnels are the ports of network plugins that other hosts must reach, as PORT/PROTOCOL, by
+// plugin.
 var tunnels = map[string]string{"flannel": "8472/udp", "calico": "4789/udp 179/tcp", "cilium": "8472/udp 4240/tcp", "kubeovn": "6081/udp 6641-6644/tcp"}
 
-func (s *survey) firewall() {
+// firewall warns of an active firewall, and lists the ports that it must open to other hosts.
+func (s *inspection) firewall() {
 	if s.Firewall == "" {
 		return
 	}
@@ -504,7 +549,7 @@ func (s *survey) firewall() {
 	for _, p := range s.listens() {
 		switch p.number {
 		case portEtcdMetrics, portControllerManager, portScheduler, portKubeletHealth, portLoadBalancer, portProxyMetrics:
-		default: // the others are reached from other hosts
+		default: // other hosts connect to all other ports
 			open = append(open, strconv.Itoa(int(p.number))+"/tcp")
 		}
 	}
@@ -514,7 +559,8 @@ func (s *survey) firewall() {
 	s.warn(CheckFirewall, s.Firewall+" is active", "open "+strings.Join(open, " ")+" and the networks of pods and Services in it, or disable it")
 }
 
-// due returns the leaves of hosts to renew, the earliest expiry first.
+// due returns, by host, the leaf certificates in use that should be renewed, the earliest expiry
+// first. Those that belong to no host are left out.
 func due(in Input) map[string][]pki.Expiry {
 	all := map[string][]pki.Expiry{}
 	for _, e := range in.InUse.Expiries(Leaves(in.Name, in.Spec)) {
@@ -525,7 +571,8 @@ func due(in Input) map[string][]pki.Expiry {
 	return all
 }
 
-func (s *survey) certificates() {
+// certificates warns of the host's leaf certificates that expire soon or have expired.
+func (s *inspection) certificates() {
 	list := s.due[s.Name]
 	if len(list) == 0 || s.isFree() {
 		return

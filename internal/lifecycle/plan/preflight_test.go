@@ -37,7 +37,7 @@ func three(t *testing.T) plan.Input {
 		in.Facts[name] = plan.Facts{
 			Hostname: name, MachineID: name, BootID: name, OS: "debian", OSVersion: "12", Arch: "amd64", Kernel: "6.1.0-13-amd64",
 			CPUs: 4, MemoryBytes: 8 * gib, Init: "systemd", CgroupVersion: 2, Controllers: []string{"cpu", "cpuset", "memory", "pids"},
-			DiskFreeBytes: 50 * gib, FsyncLatency: 2 * time.Millisecond, RoundTrip: 20 * time.Millisecond,
+			DiskFreeBytes: new(int64(50 * gib)), FsyncLatency: 2 * time.Millisecond, RoundTrip: 20 * time.Millisecond,
 			Links: []plan.Link{
 				{Name: "lo", MTU: 65536, Addresses: []string{"127.0.0.1/8", "::1/128"}},
 				{Name: "eth0", MTU: 1500, Addresses: []string{fmt.Sprintf("10.0.0.%d/24", i), fmt.Sprintf("fd00::%d/64", i)}},
@@ -94,7 +94,8 @@ func TestPreflight(t *testing.T) {
 		"SwapOfEtcd":          {facts: on("node3", func(f *plan.Facts) { f.Swaps = []string{"/dev/sda2"} })},
 		"SwapIsWanted":        {facts: on("node2", func(f *plan.Facts) { f.Swaps = []string{"/dev/sda2"} }), spec: kubelet(`{"failSwapOn": false}`)},
 		"SwapIsRefused":       {facts: on("node2", func(f *plan.Facts) { f.Swaps = []string{"/dev/sda2"} }), spec: kubelet(`{"failSwapOn": true}`), want: failed("node2", plan.CheckSwap)},
-		"NoSpace":             {facts: on("node2", func(f *plan.Facts) { f.DiskFreeBytes = 0 }), want: failed("node2", plan.CheckDisk)},
+		"NoSpace":             {facts: on("node2", func(f *plan.Facts) { f.DiskFreeBytes = new(int64(0)) }), want: failed("node2", plan.CheckDisk)},
+		"UnknownSpace":        {facts: on("node2", func(f *plan.Facts) { f.DiskFreeBytes = nil })},
 		"SlowEtcd":            {facts: on("node1", func(f *plan.Facts) { f.FsyncLatency = 30 * time.Millisecond }), want: warned("node1", plan.CheckFsync)},
 		"SlowWorker":          {facts: on("node2", func(f *plan.Facts) { f.FsyncLatency = 30 * time.Millisecond })},
 		"NoNFT":               {facts: on("node2", func(f *plan.Facts) { f.Tools = []string{"apt-get", "ip", "mount"} }), want: failed("node2", plan.CheckTools)},
@@ -186,7 +187,7 @@ func TestPreflightOfOurs(t *testing.T) {
 		f.Listening = []int{22, 2379, 2380, 6443, 10250, 10257}
 		f.Listeners = map[int]string{10250: "kubelet (pid 9)", 10257: "kube-controller (pid 8)"}
 		f.Links = append(f.Links, plan.Link{Name: "cni0", MTU: 1450, Addresses: []string{"10.233.64.1/24"}})
-		f.DiskFreeBytes = gib
+		f.DiskFreeBytes = new(int64(gib))
 		in.Facts[name] = f
 	}
 	if got := plan.Preflight(in); len(got) > 0 {

@@ -10,26 +10,29 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Presence is what the cluster shows of a host. What was not observed is Unknown. Only Absent
-// refuses a plan or adds a repair to it.
+// Presence is what the cluster shows of a host, apart from the facts that the host itself reports.
+// A part that was not observed is Unknown. Only an Absent part refuses a plan or adds a repair to
+// it.
 type Presence struct {
-	// Node is the Node of the host.
+	// Node says whether the cluster has a Node of the host.
 	Node presence.Presence `json:"node,omitempty"`
-	// Member is the host's member in the list of etcd that a majority of the members has confirmed.
-	// Started is true if that member has started before, and so has had data.
+	// Member says whether etcd has a member on the host, in a list that a majority of the members has
+	// confirmed. Started is true if that member has started before, and so has had data.
 	Member  presence.Presence `json:"member,omitempty"`
 	Started bool              `json:"started,omitempty"`
-	// Data are the data of this cluster behind the API server of the host. If they are Absent, Found
-	// describes what the API server reads instead.
+	// Data says whether the API server of the host reads the data of this cluster. If it is Absent,
+	// Found describes what the API server reads instead.
 	Data  presence.Presence `json:"data,omitempty"`
 	Found string            `json:"found,omitempty"`
 }
 
-// missingNode describes a Node that must be registered again.
+// missingNode is Change.Detail of the repair that restarts a kubelet so that it registers its Node
+// again.
 const missingNode = "there is no Node of this host; its kubelet creates the Node when it starts"
 
-// EtcdLog returns the directory with the write-ahead log of etcd. Without a file in it, etcd starts
-// as if it never had data. It is empty for an external etcd.
+// EtcdLog returns the directory on a host with the write-ahead log of etcd: wal-dir in the user's
+// arguments, or member/wal in the data directory. Without a file in it, etcd starts as if it never
+// had data. The result is "" for an external etcd.
 func EtcdLog(spec *clusterv1alpha1.Provision) string {
 	if spec.Etcd.Type == EtcdExternal {
 		return ""
@@ -43,16 +46,19 @@ func EtcdLog(spec *clusterv1alpha1.Provision) string {
 	return dir
 }
 
-// has reports whether a step was begun on the host.
+// has reports whether the step with this ID was applied to the host, completely or in part.
 func (a Applied) has(id string) bool {
 	return slices.ContainsFunc(a.Steps, func(s AppliedStep) bool { return s.ID == id })
 }
 
-// lostLog reports whether etcd has had data on a host and has lost its write-ahead log since. The
-// host's record shows that. For a host that was installed again, etcd shows it. If etcd has no
-// quorum to show anything, the first members of a cluster with data count: started without a log,
-// they would begin an empty cluster.
-func (s *survey) lostLog(name string) bool {
+// lostLog reports whether etcd has had data on a host and has lost its write-ahead log since. It is
+// false unless the host has reported that the log is absent.
+//
+// etcd has had data if the host's record shows a quorum. For a host that was installed again, it
+// has if etcd lists the host's member as started. If etcd has no quorum to list members, the first
+// members of a cluster with data count, too. Started without a log, they would begin an empty
+// cluster.
+func (s *inspection) lostLog(name string) bool {
 	f := s.facts[name]
 	if f.EtcdLog != presence.Absent {
 		return false
@@ -62,8 +68,9 @@ func (s *survey) lostLog(name string) bool {
 	return hadQuorum || f.Presence.Started || s.hasData && known && !first.Join && f.Presence.Member == presence.Unknown
 }
 
-// data refuses hosts whose etcd has lost its data, or has those of another cluster.
-func (s *survey) data() {
+// data adds an error for a host whose etcd has lost its data, or whose API server reads the data of
+// another cluster.
+func (s *inspection) data() {
 	switch {
 	case s.managed() && s.has(clusterv1alpha1.RoleEtcd) && s.lostLog(s.Name):
 		log := EtcdLog(s.spec)
@@ -75,8 +82,9 @@ func (s *survey) data() {
 	}
 }
 
-// withoutData returns what to do when the data of the host are lost for good.
-func (s *survey) withoutData() string {
+// withoutData returns the part of a fix that says what to do if the host's etcd data cannot be
+// restored. It depends on how many members have lost their data.
+func (s *inspection) withoutData() string {
 	members := s.topology.roles[clusterv1alpha1.RoleEtcd]
 	var lost []string
 	for _, name := range members {
@@ -94,16 +102,18 @@ func (s *survey) withoutData() string {
 		"orrery cluster delete-node "+s.name+" "+strings.Join(lost, " "), addAgain)
 }
 
-func (s *survey) lostCluster() string {
+// lostCluster returns the part of a fix that says what to do if the etcd data of all members cannot
+// be restored.
+func (s *inspection) lostCluster() string {
 	return fmt.Sprintf("if they are lost for good, the cluster is lost: undo it with %q, and build it anew", "orrery cluster delete "+s.name)
 }
 
-// addAgain is the command that adds a host which was taken out.
+// addAgain is the command in fixes that adds a host again after it was removed.
 const addAgain = "orrery cluster add-node -f FILE"
 
-// etcdMember refuses hosts whose member was taken out of etcd. It does not refuse a host that has
-// not joined yet: no etcd was started on that host, and it is not a member of the first etcd.
-func (s *survey) etcdMember() {
+// etcdMember adds an error for a host whose member was removed from etcd. It adds none for a host
+// that has not joined yet: no etcd was started there, and the host is not one of the first members.
+func (s *inspection) etcdMember() {
 	if !s.managed() || !s.has(clusterv1alpha1.RoleEtcd) || s.Presence.Member != presence.Absent {
 		return
 	}

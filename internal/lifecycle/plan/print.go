@@ -9,14 +9,20 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// Print writes the changes as text: by host and stage, one per line.
+// Print writes the changes as text for the user: by host and stage, one per line. Then follow the
+// steps on the cluster, the order of the hosts if it disturbs anything, a summary, outages and the
+// hash. A host on which everything is undone has one line. Control characters are replaced, and
+// errors of w are ignored.
 func (c *Changes) Print(w io.Writer) { c.print(w, false) }
 
-// PrintDetail writes the changes as text, with diffs and content.
+// PrintDetail writes what Print writes, and also diffs, the content from external sources, and each
+// step of hosts on which everything is undone.
 func (c *Changes) PrintDetail(w io.Writer) { c.print(w, true) }
 
+// signs are the characters that Print writes before a change, by Op.
 var signs = map[Op]string{OpAdd: "+", OpChange: "~", OpRepair: "!", OpRemove: "-"}
 
+// print implements Print, and with detail PrintDetail.
 func (c *Changes) print(w io.Writer, detail bool) {
 	var b strings.Builder
 	host, stage := "", StageID("")
@@ -67,10 +73,12 @@ func (c *Changes) print(w io.Writer, detail bool) {
 	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
 }
 
-// HostLines are the changes of hosts with the same changes, one per line.
+// HostLines has hosts that all have the same changes, and one line of text for each of these
+// changes.
 type HostLines struct{ Hosts, Lines []string }
 
-// clusterLines returns the changes of objects and the steps in the cluster, one per line.
+// clusterLines returns the changes of objects, and the steps on the cluster as a whole, as lines of
+// text.
 func (c *Changes) clusterLines() []string {
 	var lines []string
 	for _, item := range c.Items {
@@ -84,8 +92,9 @@ func (c *Changes) clusterLines() []string {
 	return lines
 }
 
-// Lines returns the changes as Print writes them, by hosts with the same changes. Those of the
-// cluster come last, under the host name cluster.
+// Lines returns the changes as the lines that Print writes, without the lines of stages. Hosts with
+// the same changes share an element. The changes of the cluster come last, with the given name as
+// their only host. A host on which everything is undone has a line for each step.
 func (c *Changes) Lines(cluster string) []HostLines {
 	var hosts []string
 	of := map[string][]string{}
@@ -112,7 +121,8 @@ func (c *Changes) Lines(cluster string) []HostLines {
 	return all
 }
 
-// undone summarizes the removal of all steps on a host.
+// undone returns one text for all that is undone on a host: the number of steps and the worst
+// disruption.
 func (c *Changes) undone(host string) string {
 	steps, worst := 0, DisruptionNone
 	for _, i := range c.Items {
@@ -126,7 +136,8 @@ func (c *Changes) undone(host string) string {
 	return fmt.Sprintf("all that was done: %d steps [%s]", steps, worst)
 }
 
-// list writes the content of the plan.
+// list writes the content to b, one line for each file, source of objects and image. It writes
+// nothing if there is no content.
 func (c Content) list(b *strings.Builder) {
 	if len(c.Files)+len(c.Objects)+len(c.Images) > 0 {
 		b.WriteString("content\n")
@@ -144,6 +155,8 @@ func (c Content) list(b *strings.Builder) {
 	}
 }
 
+// section returns the heading under which Print shows a change: its stage, or a text for a step
+// that is no longer planned.
 func section(c Change) string {
 	if c.Stage == "" {
 		return "no longer planned"
@@ -151,6 +164,7 @@ func section(c Change) string {
 	return string(c.Stage)
 }
 
+// line returns the change as one line of text, without the sign of its Op and without the host.
 func (c Change) line() string {
 	words := []string{c.Kind, c.Target}
 	if c.Kind == "" || c.Target == "" {
@@ -165,7 +179,8 @@ func (c Change) line() string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// Summary counts the changes, and what they disturb.
+// Summary returns one line: the number of hosts, how many changes there are of each Op, and how
+// many disturb something. Without changes it is "Nothing to do.".
 func (c *Changes) Summary() string {
 	if c.Nothing() {
 		return "Nothing to do."

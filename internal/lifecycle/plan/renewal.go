@@ -1,18 +1,21 @@
 package plan
 
-// StageCertificates has the files with renewed certificates. Only Renewals returns it. No plan has
-// it.
+// StageCertificates is the stage that writes files with renewed certificates on a host. Only
+// Renewals makes it. It is not in Stages or in any Plan.
 const StageCertificates StageID = "certificates"
 
-// Renewals returns how hosts switch to renewed leaves. current is the plan with the leaves in use,
-// and p the plan of the same spec with their successors. The result has the hosts with changes.
-// Their first stage writes the files. It may run on all hosts at once, because it restarts nothing
-// and the authorities stay. The later stages restart and probe the units that read the files. They
-// disturb no more than a restart.
+// Renewals returns the steps with which hosts switch to renewed leaf certificates, for renewals
+// before all other work. current is the plan with the certificates in use, and p the plan of the
+// same spec with their successors. renewals has only hosts with such steps.
 //
-// A unit may differ from what was applied in more than its leaves. Such a unit cannot be restarted
-// alone. Its stage is left to the run that follows, and left is true for the host. If whole is
-// true, the unit is done with the other steps of its stage instead.
+// The first stage of a host, StageCertificates, writes the files. It may run on all hosts at once,
+// because it restarts nothing and the authorities stay. The later stages restart the systemd units
+// that read the files, and probe them. No step has a worse Disruption than a restart.
+//
+// A unit may also differ from the applied unit in other content than its certificates. Such a unit
+// cannot be restarted without the other steps of its stage. If whole is true, Renewals returns
+// these steps, too. If whole is false, it returns no restart for the stage, and left is true for
+// the host. The stage is then part of the changes that the caller makes after the renewal.
 func Renewals(p, current *Plan, facts map[string]Facts, whole bool) (renewals []Host, left map[string]bool) {
 	before := placesOf(current)
 	left = map[string]bool{}
@@ -42,11 +45,14 @@ func Renewals(p, current *Plan, facts map[string]Facts, whole bool) (renewals []
 	return renewals, left
 }
 
-// renewStage returns the files of a stage that contain leaves, and the steps that load them. done
-// is false if steps are left.
+// renewStage returns the steps of one stage for Renewals. files are the steps that write files with
+// renewed certificates, and steps are those that restart and probe what reads the files. current
+// has the steps of the plan with the certificates in use, and applied those on the host, both by
+// step ID. done is false if whole is false and a restart had to be left out, because a unit also
+// needs other changes.
 func renewStage(stage Stage, current map[string]place, applied map[string]AppliedStep, whole bool) (files, steps []Step, done bool) {
 	var units, probes, all []Step
-	mixed := false // a unit differs in more than its leaves
+	mixed := false // a unit differs from the applied one in more than certificates
 	for _, s := range stage.Steps {
 		if s.Probe != nil {
 			probes = append(probes, s)
@@ -54,8 +60,8 @@ func renewStage(stage Stage, current map[string]place, applied map[string]Applie
 		was, known := current[s.ID]
 		a, there := applied[s.ID]
 		switch {
-		case !known || !there || was.Hash() == s.Hash(): // no leaf, or nothing to renew on the host
-		case a.Hash == s.Hash() && a.Complete && a.Drift == "": // an earlier run has done it
+		case !known || !there || was.Hash() == s.Hash(): // not renewed, or not on the host
+		case a.Hash == s.Hash() && a.Complete && a.Drift == "": // an earlier run has done the step
 		case s.Unit == nil:
 			files = append(files, s)
 			continue
@@ -71,7 +77,7 @@ func renewStage(stage Stage, current map[string]place, applied map[string]Applie
 	switch {
 	case mixed && whole:
 		return files, all, true
-	case mixed: // no probe without a restart: the certificate in use may have expired
+	case mixed: // a probe without the restart would fail if the certificate in use has expired
 		return files, nil, false
 	case len(files)+len(units) == 0:
 		return nil, nil, true

@@ -140,7 +140,7 @@ kubernetes: {version: v1.36.3, apiserverArgs: [%s]}
 						}
 					}
 					restarts := plan.RestartsOf(mine)
-					if restarts.ControlPlane() && (!task.Gated || wave.AtATime != 1) || task.Gated && (task.Etcd != restarts.Etcd || task.APIServer != restarts.APIServer) {
+					if restarts.ControlPlane() && (!task.SafetyChecked || wave.AtATime != 1) || task.SafetyChecked && (task.Etcd != restarts.Etcd || task.APIServer != restarts.APIServer) {
 						t.Errorf("wave %s, %d at a time: %s, gated for etcd %t, API server %t", wave.Name, wave.AtATime, task, task.Etcd, task.APIServer)
 					}
 					if w.Node && plan.Worse(restarts.Worst, plan.DisruptionRestart) && len(task.Before) == 0 {

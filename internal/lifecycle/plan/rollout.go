@@ -11,17 +11,18 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// Rollout is the order in which hosts change: waves, one after the other.
+// Rollout is the order in which a run changes the hosts: waves of tasks, one wave after another.
+// MakeRollout makes it.
 type Rollout struct {
 	Waves []Wave `json:"waves,omitempty"`
-	// PauseBetween is the pause between waves that disturb something.
+	// PauseBetween is how long the run waits between two waves that disturb something.
 	PauseBetween time.Duration `json:"pauseBetween,omitempty"`
-	// HaltAfter is the number of failed hosts after which the rollout stops. Later waves skip hosts
-	// that have failed.
+	// HaltAfter is the number of failed hosts after which the rollout stops. Until then, later waves
+	// skip the hosts that have failed.
 	HaltAfter int `json:"haltAfter"`
 }
 
-// Wave is a set of tasks that ends before the next wave begins.
+// Wave is a set of tasks on different hosts. All tasks end before the next wave begins.
 type Wave struct {
 	Name WaveName `json:"name"`
 	// AtATime is how many tasks run in parallel. Zero means all.
@@ -29,77 +30,82 @@ type Wave struct {
 	Tasks   []Task `json:"tasks"`
 }
 
-// WaveName is the kind of a wave.
+// WaveName is the kind of a wave, as it is shown to the user.
 type WaveName string
 
-// The waves, in their order.
+// Values of WaveName, in the order of the waves.
 const (
-	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs of components
-	// that are down.
+	// WaveTogether is the wave of all work that disturbs nothing: new hosts, changes without a
+	// restart, and repairs of components that are down.
 	WaveTogether WaveName = "together"
-	// WaveJoin adds members to an existing etcd cluster, one after the other.
+	// WaveJoin is the wave that adds members to an existing etcd cluster, one after another.
 	WaveJoin WaveName = "join etcd"
-	// WaveJoined has the remaining stages of hosts that joined.
+	// WaveJoined is the wave with the remaining stages of hosts whose etcd joined in WaveJoin.
 	WaveJoined WaveName = "after joining etcd"
-	// WaveEtcd restarts etcd members and what is below them.
+	// WaveEtcd is the wave that restarts etcd members, one after another. It also does the stage
+	// system of their hosts.
 	WaveEtcd WaveName = "etcd"
-	// WaveAPIServers restarts API servers, controller managers and schedulers.
+	// WaveAPIServers is the wave that restarts API servers, controller managers and schedulers, host
+	// by host.
 	WaveAPIServers WaveName = "API servers"
-	// WaveKubelets restarts kubelets of control planes. It comes after all API servers, because no
-	// kubelet may be newer than one of them.
+	// WaveKubelets is the wave that restarts kubelets of control planes, host by host. It comes after
+	// all API servers, because no kubelet may be newer than an API server.
 	WaveKubelets WaveName = "kubelets of control planes"
-	// WaveWorkers has all stages of the workers.
+	// WaveWorkers is the wave with all stages of workers whose work disturbs what runs.
 	WaveWorkers WaveName = "workers"
 )
 
-// Disturbs reports whether the wave disturbs what runs.
+// Disturbs reports whether the tasks of the wave disturb what runs. It depends only on the name:
+// WaveTogether, WaveJoin and WaveJoined do not.
 func (w Wave) Disturbs() bool {
 	return w.Name == WaveEtcd || w.Name == WaveAPIServers || w.Name == WaveKubelets || w.Name == WaveWorkers
 }
 
-// Task is the work of a wave on one host: steps in the cluster, stages of the host, steps in the
-// cluster.
+// Task is the work of a wave on one host. The run does the steps Before on the cluster, then the
+// stages on the host, and then the steps After on the cluster.
 type Task struct {
 	Host   string        `json:"host"`
 	Before []ClusterStep `json:"before,omitempty"`
-	// Remove are the steps that are undone first.
+	// Remove are the IDs of the steps that are undone first.
 	Remove []string      `json:"remove,omitempty"`
 	Stages []StageID     `json:"stages"`
 	After  []ClusterStep `json:"after,omitempty"`
-	// Joins is true if the etcd member is added before its stage, and promoted while it starts.
+	// Joins is true if the host's etcd member is added to etcd before the stage etcd, and promoted
+	// while that stage runs.
 	Joins bool `json:"joins,omitempty"`
-	// Gated is true if safety checks of the whole control plane run before and after the task. Etcd
-	// and APIServer are true if the task restarts them.
-	Gated     bool `json:"gated,omitempty"`
-	Etcd      bool `json:"etcd,omitempty"`
-	APIServer bool `json:"apiServer,omitempty"`
+	// SafetyChecked is true if safety checks of the whole control plane run before and after the
+	// task. Etcd and APIServer are true if the task restarts them.
+	SafetyChecked bool `json:"gated,omitempty"`
+	Etcd          bool `json:"etcd,omitempty"`
+	APIServer     bool `json:"apiServer,omitempty"`
 	// Last is true for the last task of the host.
 	Last bool `json:"last,omitempty"`
 }
 
-// RolloutOptions are the settings of a rollout, and what is known of the hosts.
+// RolloutOptions are the settings of a rollout, and what is known of the hosts, for MakeRollout.
 type RolloutOptions struct {
 	// MaxUnavailable is how many workers are disturbed in parallel. Zero means one.
 	MaxUnavailable int
 	PauseBetween   time.Duration
-	HaltAfter      int
-	// Mends has the hosts whose work only repairs components that are down.
-	Mends map[string]bool
-	// Mute has the hosts whose kubelets cannot be reached, so that pods cannot be moved from them.
+	HaltAfter      int // zero means one
+	// Repairs has the hosts whose work only repairs components that are down.
+	Repairs map[string]bool
+	// Mute has the hosts whose kubelets the API server may not reach, because their certificates have
+	// expired. Pods cannot be moved from them.
 	Mute map[string]bool
 	// Joins has the hosts whose etcd joins, or joined, an existing etcd cluster.
 	Joins map[string]bool
-	// Part has the hosts of the cluster as it was applied last. It is empty until the cluster is
-	// built.
+	// Part has the hosts in the spec that was applied last. It is empty until the cluster is built.
 	Part map[string]bool
 }
 
-// rolls reports whether the work disturbs what runs, so that it must not run on all hosts at once.
+// rolls reports whether the work on a host disturbs what runs, so that it must not be done on all
+// hosts at once.
 //
 // On a host of the built cluster, every restart disturbs. On any other host, restarts disturb once
-// all stages of the host have succeeded. Before that, hosts may wait for each other. A member of
-// etcd and an API server belong to the built cluster as soon as they run, also on a host that was
-// added only in part.
+// all stages of the host have succeeded. Before that, hosts may wait for each other. An etcd member
+// and an API server belong to the built cluster as soon as they run. That is also true on a host
+// that was added only in part.
 func (o RolloutOptions) rolls(w Work) bool {
 	if !Worse(w.Restarts.Worst, DisruptionReload) {
 		return false
@@ -107,17 +113,18 @@ func (o RolloutOptions) rolls(w Work) bool {
 	return o.settled(w) || len(o.Part) > 0 && w.Restarts.ControlPlane()
 }
 
-// settled reports whether the host may run pods: it is part of the built cluster, or all its stages
-// have succeeded.
+// settled reports whether the host may already run pods: it is part of the built cluster, or all
+// its stages have succeeded.
 func (o RolloutOptions) settled(w Work) bool { return o.Part[w.Host.Name] || !w.Unbuilt }
 
-// MakeRollout orders the work on hosts. It is pure.
+// MakeRollout orders the work on the hosts of a plan in waves. Waves without tasks are left out.
+// The last task of each host has Last. works comes from Works. It is a pure function.
 func MakeRollout(p *Plan, works []Work, o RolloutOptions) *Rollout {
 	m := rolloutMaker{plan: p, options: o}
 	var controlPlanes, workers []Work
 	for _, w := range works {
 		switch {
-		case o.Mends[w.Host.Name] || !o.rolls(w):
+		case o.Repairs[w.Host.Name] || !o.rolls(w):
 			m.together(w)
 		case slices.Contains(w.Host.Roles, clusterv1alpha1.RoleControlPlane), slices.Contains(w.Host.Roles, clusterv1alpha1.RoleEtcd):
 			controlPlanes = append(controlPlanes, w)
@@ -134,12 +141,14 @@ func MakeRollout(p *Plan, works []Work, o RolloutOptions) *Rollout {
 	return m.rollout()
 }
 
+// rolloutMaker collects the tasks of a rollout, by wave, for MakeRollout.
 type rolloutMaker struct {
 	plan    *Plan
 	options RolloutOptions
 	tasks   map[WaveName][]Task
 }
 
+// add adds a task to a wave, unless the task has no stages.
 func (m *rolloutMaker) add(wave WaveName, t Task) {
 	if m.tasks == nil {
 		m.tasks = map[WaveName][]Task{}
@@ -149,14 +158,16 @@ func (m *rolloutMaker) add(wave WaveName, t Task) {
 	}
 }
 
-// together adds a host that waits for no other, except for joining etcd one by one.
+// together adds the tasks of a host whose work disturbs nothing: one task in WaveTogether. If the
+// host's etcd joins an existing one, its stages are divided between WaveTogether, WaveJoin and
+// WaveJoined.
 func (m *rolloutMaker) together(w Work) {
 	name := w.Host.Name
 	task := func(stages []StageID) Task { return Task{Host: name, Stages: stages, Remove: w.removeIn(stages)} }
 	joining := m.options.Joins[name] && len(w.stages(StageEtcd)) > 0
-	if !joining || m.options.Mends[name] || w.Member {
-		// Its etcd was started, so it is a member already. The others may need it for a quorum, although
-		// it may still be a learner.
+	if !joining || m.options.Repairs[name] || w.Member {
+		// The etcd of the host was started, so the host has a member already. Other members may need this
+		// member for a quorum, although it may still be a learner.
 		t := task(w.stages(Stages...))
 		t.Joins = joining
 		m.add(WaveTogether, t)
@@ -169,8 +180,9 @@ func (m *rolloutMaker) together(w Work) {
 	m.add(WaveJoined, task(w.stages(StageControlPlane, StageNode)))
 }
 
-// controlPlane adds a host that is changed component by component. The API servers of all control
-// planes change before the first of their kubelets.
+// controlPlane adds the tasks of a control plane or etcd host whose work disturbs what runs: one
+// for etcd, one for the API server and one for the kubelet, each with safety checks. The API
+// servers of all hosts change before the first of their kubelets.
 func (m *rolloutMaker) controlPlane(w Work) {
 	for _, wave := range []struct {
 		name   WaveName
@@ -181,7 +193,7 @@ func (m *rolloutMaker) controlPlane(w Work) {
 		{WaveKubelets, []StageID{StageNode}},
 	} {
 		t := m.task(w, w.stages(wave.stages...))
-		t.Gated = true
+		t.SafetyChecked = true
 		restarts := w.restartsIn(t)
 		t.Etcd, t.APIServer = restarts.Etcd, restarts.APIServer
 		t.Joins = m.options.Joins[w.Host.Name] && slices.Contains(t.Stages, StageEtcd)
@@ -189,7 +201,9 @@ func (m *rolloutMaker) controlPlane(w Work) {
 	}
 }
 
-// task returns a task for some stages of a host. It drains the node if the stages disturb its pods.
+// task returns a task for some stages of a host. If the stages disturb pods of the host, the task
+// drains the node before them. It does not drain if the kubelet cannot be reached, or if the host
+// cannot run pods yet.
 func (m *rolloutMaker) task(w Work, stages []StageID) Task {
 	t := Task{Host: w.Host.Name, Stages: stages, Remove: w.removeIn(stages)}
 	if w.Node && !m.options.Mute[w.Host.Name] && m.options.settled(w) && Worse(w.restartsIn(t).Worst, DisruptionRestart) {
@@ -198,8 +212,8 @@ func (m *rolloutMaker) task(w Work, stages []StageID) Task {
 	return t
 }
 
-// rollout puts the waves in their order. With a pause, a wave that disturbs is split into waves of
-// AtATime tasks.
+// rollout returns the collected tasks as waves in their order, without empty ones. If there is a
+// pause between waves, a wave that disturbs is split into waves of AtATime tasks.
 func (m *rolloutMaker) rollout() *Rollout {
 	r := &Rollout{PauseBetween: m.options.PauseBetween, HaltAfter: max(1, m.options.HaltAfter)}
 	for _, wave := range []Wave{
@@ -232,7 +246,8 @@ func (m *rolloutMaker) rollout() *Rollout {
 	return r
 }
 
-// stages returns those stages of the work that are among the given ones.
+// stages returns the IDs of those stages of the work that are among the given ones, in the order of
+// the work.
 func (w Work) stages(among ...StageID) []StageID {
 	var ids []StageID
 	for _, s := range w.Stages {
@@ -243,8 +258,9 @@ func (w Work) stages(among ...StageID) []StageID {
 	return ids
 }
 
-// removeIn returns the steps to undo before stages: all of them if stages begins with the first
-// stage of the work, else none.
+// removeIn returns the IDs of the steps that a task with these stages must undo first. A task with
+// the first stage of the work undoes all of w.Remove, and other tasks undo none. So each step is
+// undone only once.
 func (w Work) removeIn(stages []StageID) []string {
 	if len(stages) == 0 || stages[0] != w.Stages[0].ID {
 		return nil
@@ -252,12 +268,12 @@ func (w Work) removeIn(stages []StageID) []string {
 	return w.Remove
 }
 
-// restartsIn returns what a task restarts.
+// restartsIn returns what a task with a part of the work restarts or stops on the host.
 func (w Work) restartsIn(t Task) Restarts {
 	return RestartsOf(slices.DeleteFunc(slices.Clone(w.Changes), func(i Change) bool { return !w.does(t, i) }))
 }
 
-// does reports whether a task makes a change.
+// does reports whether a task makes a change: it undoes the step of the change, or runs its stage.
 func (w Work) does(t Task, i Change) bool {
 	if i.Op == OpRemove {
 		return slices.Contains(t.Remove, i.Step)
@@ -265,7 +281,8 @@ func (w Work) does(t Task, i Change) bool {
 	return slices.Contains(t.Stages, i.Stage)
 }
 
-// Steps returns the steps in the cluster of all tasks, each once, in the order of the waves.
+// Steps returns the steps on the cluster of all tasks, such as drains, in the order of the waves. A
+// step that several tasks have is listed once.
 func (r *Rollout) Steps() []ClusterStep {
 	var steps []ClusterStep
 	for _, wave := range r.Waves {
@@ -280,7 +297,8 @@ func (r *Rollout) Steps() []ClusterStep {
 	return steps
 }
 
-// Print writes the order as text: by wave, how many tasks in parallel, and the work on each host.
+// Print writes the rollout as text for the user: each wave, how many tasks run in parallel, and the
+// work on each host. Control characters are replaced, and errors of w are ignored.
 func (r *Rollout) Print(w io.Writer) {
 	var b strings.Builder
 	for i, wave := range r.Waves {
@@ -299,10 +317,10 @@ func (r *Rollout) Print(w io.Writer) {
 	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
 }
 
-// String describes a task in one line.
+// String describes the task in one line: the host, and in order what is done with it.
 func (t Task) String() string {
 	var parts []string
-	if t.Gated {
+	if t.SafetyChecked {
 		parts = append(parts, "gate")
 	}
 	for _, s := range t.Before {
@@ -321,7 +339,7 @@ func (t Task) String() string {
 	for _, s := range t.After {
 		parts = append(parts, s.Kind())
 	}
-	if t.Gated {
+	if t.SafetyChecked {
 		parts = append(parts, "gate")
 	}
 	return t.Host + ": " + strings.Join(parts, ", ")

@@ -188,7 +188,7 @@ func TestRollout(t *testing.T) {
 		},
 		"WhatMendsComesFirst": {
 			items:   change(plan.StepEtcdUnit, plan.StageEtcd, restart, planes...),
-			options: plan.RolloutOptions{Mends: map[string]bool{"cp-3": true}},
+			options: plan.RolloutOptions{Repairs: map[string]bool{"cp-3": true}},
 			want: `
   wave 1: together, all at once
     cp-3: etcd

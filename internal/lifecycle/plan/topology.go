@@ -11,7 +11,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// topology is a valid spec with resolved names and addresses.
+// topology is a spec in the form in which the plan uses it, with expanded roles and parsed
+// addresses. resolve makes it.
 type topology struct {
 	name     string
 	spec     *clusterv1alpha1.Provision
@@ -21,7 +22,7 @@ type topology struct {
 	members  map[string]member
 }
 
-// member is a host of the cluster.
+// member is a host of the cluster, with its roles and parsed addresses.
 type member struct {
 	clusterv1alpha1.Host
 
@@ -30,6 +31,10 @@ type member struct {
 	ips []netip.Addr
 }
 
+// resolve returns the topology of a spec with defaults. The topology refers to the spec. resolve
+// returns an error for names and addresses that cannot be resolved, and for a spec without a
+// control plane. It also returns one for a host without an address of the IP family of Services.
+// Validate makes all other checks. name is that of the cluster.
 func resolve(name string, spec *clusterv1alpha1.Provision) (*topology, error) {
 	t := &topology{name: name, spec: spec, members: make(map[string]member, len(spec.Hosts))}
 	var err error
@@ -78,7 +83,7 @@ func resolve(name string, spec *clusterv1alpha1.Provision) (*topology, error) {
 	return t, nil
 }
 
-// with returns the members with a role, in the order of the spec's hosts.
+// with returns the hosts with a role, in the order of the spec's hosts.
 func (t *topology) with(role clusterv1alpha1.Role) []member {
 	var members []member
 	for _, h := range t.spec.Hosts {
@@ -91,12 +96,14 @@ func (t *topology) with(role clusterv1alpha1.Role) []member {
 
 func (m member) has(role clusterv1alpha1.Role) bool { return slices.Contains(m.roles, role) }
 
-// isNode reports whether the host has a Node. Hosts that run only etcd have none.
+// isNode reports whether the host runs a kubelet and so has a Node. A host that only runs etcd does
+// not.
 func (m member) isNode() bool {
 	return m.has(clusterv1alpha1.RoleControlPlane) || m.has(clusterv1alpha1.RoleWorker)
 }
 
-// dedicated reports whether the host is a control plane without workloads.
+// dedicated reports whether the host is a control plane and not a worker, so that its Node is
+// tainted.
 func (m member) dedicated() bool {
 	return m.has(clusterv1alpha1.RoleControlPlane) && !m.has(clusterv1alpha1.RoleWorker)
 }
@@ -107,10 +114,12 @@ func (m member) ip() string { return m.ips[0].String() }
 // ipList returns the internal addresses, separated by commas.
 func (m member) ipList() string { return Join(m.ips) }
 
-// managed reports whether etcd runs on hosts of the cluster.
+// managed reports whether etcd runs on hosts of the cluster. It is false for an external etcd.
 func (t *topology) managed() bool { return t.spec.Etcd.Type != EtcdExternal }
 
-// external returns the URL of the API server for clients outside the cluster.
+// external returns the URL of the API server for clients outside the cluster. It has the address of
+// the control plane in the spec, or else its domain. Without both, it has the address of the first
+// control plane host, or that host's internal address if SSH reaches it through a bastion.
 func (t *topology) external() string {
 	e := t.spec.ControlPlaneEndpoint
 	first := t.with(clusterv1alpha1.RoleControlPlane)[0]
@@ -126,7 +135,8 @@ func (t *topology) external() string {
 	return httpsURL(host, e.Port)
 }
 
-// internal returns the URL of the API server for programs on the hosts.
+// internal returns the URL of the API server for the kubelet and kube-proxy: the control plane
+// address in the spec, or else the load balancer on their host.
 func (t *topology) internal() string {
 	if e := t.spec.ControlPlaneEndpoint; e.Address != "" {
 		return httpsURL(e.Address, e.Port)
@@ -134,10 +144,11 @@ func (t *topology) internal() string {
 	return "https://" + LoadBalancer
 }
 
-// local returns the URL of the API server on its own host.
+// local returns the URL at which programs on a control plane host reach the API server of the same
+// host.
 func (t *topology) local() string { return httpsURL("127.0.0.1", t.spec.ControlPlaneEndpoint.Port) }
 
-// apiServers returns host:port of each API server.
+// apiServers returns the internal host:port of each API server, in the order of the spec's hosts.
 func (t *topology) apiServers() []string {
 	var servers []string
 	for _, m := range t.with(clusterv1alpha1.RoleControlPlane) {
@@ -146,7 +157,8 @@ func (t *topology) apiServers() []string {
 	return servers
 }
 
-// Nth returns the address n after the first one of a network.
+// Nth returns the address n after the network address: n = 1 is the first address of a host. It
+// does not check that the address is still in the network.
 func Nth(network netip.Prefix, n int) netip.Addr {
 	a := network.Masked().Addr()
 	for range n {
@@ -155,10 +167,12 @@ func Nth(network netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// dnsIP returns the address of the cluster's DNS server: the tenth of the Services.
+// dnsIP returns the address of the cluster's DNS server: the tenth address of the first network of
+// Services.
 func (t *topology) dnsIP() string { return Nth(t.services[0], 10).String() }
 
-// EtcdPeers returns the peer URLs, by host, for the hosts given. It is nil for an invalid spec.
+// EtcdPeers returns the URLs at which other etcd members reach the members on the named hosts, by
+// host. Hosts that the spec does not have are left out. It returns nil for an invalid spec.
 func EtcdPeers(spec *clusterv1alpha1.Provision, hosts []string) map[string]string {
 	t, err := resolve("", spec)
 	if err != nil {
@@ -167,6 +181,8 @@ func EtcdPeers(spec *clusterv1alpha1.Provision, hosts []string) map[string]strin
 	return t.etcdPeers(hosts)
 }
 
+// etcdPeers returns the URLs at which other etcd members reach the members on the named hosts, by
+// host. Unknown hosts are left out.
 func (t *topology) etcdPeers(hosts []string) map[string]string {
 	peers := make(map[string]string, len(hosts))
 	for _, name := range hosts {
@@ -177,11 +193,12 @@ func (t *topology) etcdPeers(hosts []string) map[string]string {
 	return peers
 }
 
+// address returns host:port, with brackets for IPv6.
 func address(host string, port int32) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 
 func httpsURL(host string, port int32) string { return "https://" + address(host, port) }
 
-// Join joins addresses or networks with commas.
+// Join formats addresses or networks as a list with commas.
 func Join[T fmt.Stringer](items []T) string {
 	texts := make([]string, len(items))
 	for i, item := range items {
@@ -190,12 +207,15 @@ func Join[T fmt.Stringer](items []T) string {
 	return strings.Join(texts, ",")
 }
 
-// parseAddresses parses one address, or two separated by a comma.
+// parseAddresses parses one IP address, or two separated by a comma. It does not check their
+// families. Empty text is an error.
 func parseAddresses(text string) ([]netip.Addr, error) { return parseList(text, netip.ParseAddr) }
 
-// ParseNetworks parses one network, or two separated by a comma.
+// ParseNetworks parses one network (CIDR), or two separated by a comma, with or without spaces. It
+// does not check their IP families, or whether they overlap. Empty text is an error.
 func ParseNetworks(text string) ([]netip.Prefix, error) { return parseList(text, netip.ParsePrefix) }
 
+// parseList parses one item, or two separated by a comma, with the function parse.
 func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {
 	items := strings.Split(text, ",")
 	if len(items) > 2 {

@@ -16,11 +16,12 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// EvenEtcd is the origin of the error about an even number of etcd members. It prevents creating
-// such a cluster. A cluster that lost a member has an even number until it gets another.
+// EvenEtcd is the origin (field.Error.Origin) of Validate's error about an even number of etcd
+// members. A new cluster must not have one. Callers ignore the error for a cluster that is built,
+// which may have an even number after the loss of a member.
 const EvenEtcd = "evenEtcd"
 
-// maxClusterName is the maximum length of a Cluster's name.
+// maxClusterName is the maximum length of the name of a cluster.
 const maxClusterName = 48
 
 var (
@@ -32,7 +33,10 @@ var (
 	userPattern      = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.@\\-]*\$?$`)
 )
 
-// Validate returns the errors in a spec with defaults, as far as the spec alone shows them.
+// Validate returns the errors in a spec with defaults, and in the name of its cluster. It needs no
+// other data, such as the spec that was applied before. The list is empty for a valid spec. Errors
+// do not repeat values that may be secret. With more than maxHosts hosts, it checks only the name
+// of the cluster.
 func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	v := &validator{spec: spec, hosts: map[string]*clusterv1alpha1.Host{}, roles: map[clusterv1alpha1.Role][]string{}}
 	root := field.NewPath("spec", "provision")
@@ -42,7 +46,7 @@ func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	if len(name) > maxClusterName {
 		v.add(field.TooLong(field.NewPath("metadata", "name"), name, maxClusterName))
 	}
-	if len(spec.Hosts) > maxHosts { // too many to check one by one
+	if len(spec.Hosts) > maxHosts { // too many hosts to check one by one
 		return append(v.problems, field.TooMany(root.Child("hosts"), len(spec.Hosts), maxHosts))
 	}
 	v.validateHosts(root.Child("hosts"))
@@ -63,7 +67,9 @@ func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	return v.problems
 }
 
-// validator collects the errors in a spec.
+// validator collects the errors in a spec, for Validate. A method that checks a part of the spec
+// adds its errors to problems, with the path p of the field. validateHosts and validateRoles set
+// hosts and roles, which later checks use.
 type validator struct {
 	spec     *clusterv1alpha1.Provision
 	hosts    map[string]*clusterv1alpha1.Host
@@ -77,27 +83,33 @@ func (v *validator) invalidf(p *field.Path, value any, format string, args ...an
 	v.add(field.Invalid(p, value, fmt.Sprintf(format, args...)))
 }
 
-// invalidName adds the errors that a check of Kubernetes returns for a name.
+// invalidName adds the errors that a check of Kubernetes, such as IsDNS1123Label, returns for the
+// name in a field.
 func (v *validator) invalidName(p *field.Path, value string, check func(string) []string) {
 	for _, problem := range check(value) {
 		v.invalidf(p, value, "%s", problem)
 	}
 }
 
+// oneOf adds an error unless the value is one of those allowed.
 func (v *validator) oneOf(p *field.Path, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
 		v.add(field.NotSupported(p, value, allowed))
 	}
 }
 
+// bounded adds an error unless the value is from least to most.
 func (v *validator) bounded(p *field.Path, value, least, most int64) {
 	if value < least || value > most {
 		v.invalidf(p, value, "must be from %d to %d", least, most)
 	}
 }
 
+// port adds an error unless the value is a TCP port.
 func (v *validator) port(p *field.Path, value int32) { v.bounded(p, int64(value), 1, 65535) }
 
+// validateURL adds an error unless the value is a URL with one of the schemes, and without a user
+// or password.
 func (v *validator) validateURL(p *field.Path, value string, schemes ...string) {
 	u, err := url.Parse(value)
 	if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) || !printable(value) {
@@ -108,6 +120,8 @@ func (v *validator) validateURL(p *field.Path, value string, schemes ...string) 
 	}
 }
 
+// validateHosts checks each host, and that hosts have different names and addresses. It sets
+// v.hosts.
 func (v *validator) validateHosts(p *field.Path) {
 	if len(v.spec.Hosts) == 0 {
 		v.add(field.Required(p, "name at least one host"))
@@ -142,6 +156,7 @@ func (v *validator) validateHosts(p *field.Path) {
 	}
 }
 
+// validateHost checks the fields of one host.
 func (v *validator) validateHost(p *field.Path, h *clusterv1alpha1.Host) {
 	v.invalidName(p.Child("name"), h.Name, validation.IsDNS1123Subdomain)
 	if len(h.Name) > validation.DNS1123LabelMaxLength {
@@ -162,6 +177,8 @@ func (v *validator) validateHost(p *field.Path, h *clusterv1alpha1.Host) {
 	v.validateInternalAddress(p.Child("internalAddress"), h.InternalAddress)
 }
 
+// validateInternalAddress checks that the text is one or two IP addresses that other hosts can
+// reach. Two addresses must be of different IP families.
 func (v *validator) validateInternalAddress(p *field.Path, text string) {
 	if text == "" {
 		v.add(field.Required(p, "address is a name: say which IP address of the host the others reach"))
@@ -182,7 +199,7 @@ func (v *validator) validateInternalAddress(p *field.Path, text string) {
 	}
 }
 
-// validateDialled checks the parameters of an SSH connection.
+// validateDialled checks the address, port and user with which SSH connects to a host or bastion.
 func (v *validator) validateDialled(p *field.Path, address string, port int32, user string) {
 	if address == "" {
 		v.add(field.Required(p.Child("address"), "say which IP address or DNS name SSH dials"))
@@ -199,6 +216,8 @@ func (v *validator) validateDialled(p *field.Path, address string, port int32, u
 	}
 }
 
+// validateRoles checks the role groups: their names and hosts, that there is a control plane, and
+// that each host has a role. It sets v.roles.
 func (v *validator) validateRoles(p *field.Path) {
 	known := []clusterv1alpha1.Role{clusterv1alpha1.RoleEtcd, clusterv1alpha1.RoleControlPlane, clusterv1alpha1.RoleWorker}
 	used := map[string]bool{}
@@ -221,7 +240,8 @@ func (v *validator) validateRoles(p *field.Path) {
 	}
 }
 
-// validateGroup checks the hosts of a role and records them.
+// validateGroup checks the hosts of one role group. It adds the known hosts to v.roles, and marks
+// them in used.
 func (v *validator) validateGroup(p *field.Path, role clusterv1alpha1.Role, used map[string]bool) {
 	items := v.spec.RoleGroups[role]
 	if len(items) > maxHosts {
@@ -252,7 +272,7 @@ func (v *validator) validateGroup(p *field.Path, role clusterv1alpha1.Role, used
 	}
 }
 
-// abridged joins up to five names and counts the rest.
+// abridged joins names with commas for a message. After five names it only counts the rest.
 func abridged(names []string) string {
 	const most = 5
 	if len(names) <= most {
@@ -261,6 +281,8 @@ func abridged(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
+// validateEndpoint checks where clients reach the control plane. With several control planes, the
+// address must not be that of a host.
 func (v *validator) validateEndpoint(p *field.Path) {
 	e := v.spec.ControlPlaneEndpoint
 	v.port(p.Child("port"), e.Port)
@@ -281,8 +303,8 @@ func (v *validator) validateEndpoint(p *field.Path) {
 	if len(v.roles[clusterv1alpha1.RoleControlPlane]) < 2 {
 		return
 	}
-	for name, h := range v.hosts {
-		if addresses, err := parseAddresses(h.InternalAddress); err == nil && slices.Contains(addresses, a) {
+	for _, name := range slices.Sorted(maps.Keys(v.hosts)) {
+		if addresses, err := parseAddresses(v.hosts[name].InternalAddress); err == nil && slices.Contains(addresses, a) {
 			v.invalidf(p.Child("address"), e.Address,
 				"is host %s: with it the cluster would fail. Leave address unset, and each host balances over all API servers", name)
 		}
@@ -306,6 +328,7 @@ func (v *validator) validatePackages(p *field.Path, names []string) {
 	}
 }
 
+// validateScripts checks the user's scripts for the hosts.
 func (v *validator) validateScripts(p *field.Path, scripts []clusterv1alpha1.Script) {
 	seen := map[string]bool{}
 	for i, s := range scripts {
@@ -348,6 +371,7 @@ func (v *validator) validateRegistry(p *field.Path) {
 	}
 }
 
+// validateAddons checks the add-ons, and the chart of the network.
 func (v *validator) validateAddons(root *field.Path) {
 	seen := map[string]bool{}
 	for i, a := range v.spec.Addons {
@@ -370,6 +394,7 @@ func (v *validator) validateAddons(root *field.Path) {
 	}
 }
 
+// validateChart checks where a chart comes from, and its values. c may be nil.
 func (v *validator) validateChart(p *field.Path, c *clusterv1alpha1.Chart) {
 	if c == nil {
 		return
@@ -387,11 +412,12 @@ func (v *validator) validateChart(p *field.Path, c *clusterv1alpha1.Chart) {
 	}
 }
 
-// cleanAbsolute reports whether a path is absolute, cleaned and printable.
+// cleanAbsolute reports whether p is an absolute path in the form that path.Clean returns, without
+// spaces and control characters.
 func cleanAbsolute(p string) bool { return path.IsAbs(p) && path.Clean(p) == p && printable(p) }
 
-// printable reports whether a text has no spaces or control characters, which would break files and
-// command lines.
+// printable reports whether a text has no spaces, control characters or invalid UTF-8. These would
+// break files and command lines.
 func printable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' })
 }

@@ -11,14 +11,15 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// etcdElections is the minimum number of heartbeats in an election timeout of etcd.
+// etcdElections is how many heartbeat intervals the election timeout of etcd must have at least.
 const etcdElections = 5
 
-// maxEtcdMembers is the largest number of members that is recommended for etcd.
+// maxEtcdMembers is the largest number of etcd members in a valid spec. etcd recommends at most 7.
 const maxEtcdMembers = 9
 
-// taken are directories with files that are not etcd's. The data directory must not be one of them,
-// or above or below one. Data below volatile directories would be lost.
+// taken are directories with files of other components. etcd's data directory must not be one of
+// them, or above or below one. volatile are directories in which etcd's data must not be, because
+// the data would be lost or does not belong there.
 var (
 	taken    = []string{"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/orrery", "/var/log/pods", "/etc/kubernetes", "/etc/containerd", "/etc/cni", "/opt/orrery", "/opt/cni"}
 	volatile = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/tmp", "/var/tmp", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64"}
@@ -44,12 +45,19 @@ func (v *validator) validateEtcd(root *field.Path) {
 	v.validateDataDir(p.Child("dataDir"), e.DataDir)
 	v.bounded(p.Child("heartbeatInterval"), int64(e.HeartbeatInterval), 1, 10_000)
 	v.bounded(p.Child("electionTimeout"), int64(e.ElectionTimeout), etcdElections*int64(e.HeartbeatInterval), 50_000)
-	for name, value := range map[string]int64{
-		"autoCompactionRetention": int64(e.AutoCompactionRetention), "snapshotCount": e.SnapshotCount, "quotaBackendBytes": e.QuotaBackendBytes,
-		"maxRequestBytes": e.MaxRequestBytes, "maxSnapshots": int64(e.MaxSnapshots), "maxWals": int64(e.MaxWALs),
+	for _, setting := range []struct {
+		name  string
+		value int64
+	}{
+		{"autoCompactionRetention", int64(e.AutoCompactionRetention)},
+		{"snapshotCount", e.SnapshotCount},
+		{"quotaBackendBytes", e.QuotaBackendBytes},
+		{"maxRequestBytes", e.MaxRequestBytes},
+		{"maxSnapshots", int64(e.MaxSnapshots)},
+		{"maxWals", int64(e.MaxWALs)},
 	} {
-		if value < 0 {
-			v.invalidf(p.Child(name), value, "must not be negative")
+		if setting.value < 0 {
+			v.invalidf(p.Child(setting.name), setting.value, "must not be negative")
 		}
 	}
 	if e.Metrics != "" {
@@ -61,6 +69,7 @@ func (v *validator) validateEtcd(root *field.Path) {
 	v.validateArgs(p.Child("extraArgs"), fileEtcd, e.ExtraArgs)
 }
 
+// validateMembers checks the number of etcd members, at the path p of the role group.
 func (v *validator) validateMembers(p *field.Path) {
 	switch n := len(v.roles[clusterv1alpha1.RoleEtcd]); {
 	case n > maxEtcdMembers:
@@ -73,7 +82,8 @@ func (v *validator) validateMembers(p *field.Path) {
 	}
 }
 
-// validateDataDir refuses directories whose removal would remove more than etcd's data.
+// validateDataDir checks etcd's data directory. It adds an error if removing the directory would
+// remove other files, too, or if the data would be lost there.
 func (v *validator) validateDataDir(p *field.Path, dir string) {
 	switch {
 	case !cleanAbsolute(dir):
@@ -87,9 +97,10 @@ func (v *validator) validateDataDir(p *field.Path, dir string) {
 	}
 }
 
-// below reports whether path is dir or below it.
+// below reports whether path is dir or in dir. Both are clean absolute paths.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
+// validateExternalEtcd checks the endpoints and credentials of an external etcd.
 func (v *validator) validateExternalEtcd(root *field.Path) {
 	p, e := root.Child("etcd", "external"), v.spec.Etcd.External
 	if len(v.spec.RoleGroups[clusterv1alpha1.RoleEtcd]) > 0 {

@@ -18,12 +18,14 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
+// flagPattern matches the name of a flag, without leading dashes.
 var flagPattern = regexp.MustCompile(`^[a-z][a-z0-9]*([-_.][a-z0-9]+)*$`)
 
 //go:embed owned.yaml
 var ownedYAML []byte
 
-// owned lists the settings that only the plan may set. owned.yaml explains them.
+// owned lists the flags and settings of components that only the plan may set, from owned.yaml. The
+// values of Flags say which field of the spec the user sets instead, or "".
 var owned = func() (o struct {
 	Flags                      map[string]map[string]string
 	Kubelet, Proxy, ProxyFlags []string
@@ -75,8 +77,9 @@ func (v *validator) validateKubernetes(p *field.Path) {
 	}
 }
 
-// validateArgs checks the flags of a program and returns their names, with "" for invalid ones.
-// Errors repeat no value, because it may be a secret.
+// validateArgs checks the user's arguments for a program. It returns the names of the flags in the
+// order of args, with "-" for "_", and "" for an invalid argument. A flag that only Orrery may set
+// is an error. Errors repeat no value, because it may be secret.
 func (v *validator) validateArgs(p *field.Path, program string, args clusterv1alpha1.Args) []string {
 	names := make([]string, len(args))
 	for i, arg := range args {
@@ -91,7 +94,7 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
 			v.invalidf(p.Index(i), field.OmitValueType{}, "the value of %s must be one line", name)
 		default:
-			names[i] = strings.ReplaceAll(name, "_", "-") // as the programs read the name
+			names[i] = strings.ReplaceAll(name, "_", "-") // the programs read names in the same way
 		}
 		if names[i] == flagFeatureGates && program != fileEtcd {
 			v.validateFeatures(p.Index(i), program, featuresOfFlag(value))
@@ -107,7 +110,8 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 	return names
 }
 
-// validateConfiguration checks settings that are merged into the configuration file of a program.
+// validateConfiguration checks the user's settings that are merged into the configuration file of a
+// program. raw must be a JSON object. It must not have the given keys, which only Orrery may set.
 func (v *validator) validateConfiguration(p *field.Path, program string, raw []byte, keys []string) {
 	settings := v.object(p, raw)
 	v.validateFeatures(p.Child("featureGates"), program, featuresOfConfiguration(settings))
@@ -118,7 +122,7 @@ func (v *validator) validateConfiguration(p *field.Path, program string, raw []b
 	}
 }
 
-// object parses a JSON object. For other input it adds an error and returns nil.
+// object parses a JSON object in the field p. For other input it adds an error and returns nil.
 func (v *validator) object(p *field.Path, raw []byte) map[string]any {
 	var o map[string]any
 	if err := json.Unmarshal(raw, &o); err != nil {
@@ -127,12 +131,13 @@ func (v *validator) object(p *field.Path, raw []byte) map[string]any {
 	return o
 }
 
-// minor returns Y of v1.Y.Z, or -1.
+// minor returns the Y of a version v1.Y.Z, or -1 for any other text.
 func minor(version string) int { return versionPart(version, 1) }
 
-// patch returns Z of v1.Y.Z, or -1.
+// patch returns the Z of a version v1.Y.Z, or -1 for any other text.
 func patch(version string) int { return versionPart(version, 2) }
 
+// versionPart returns the number in a group of versionPattern, or -1 for any other text.
 func versionPart(version string, group int) int {
 	parts := versionPattern.FindStringSubmatch(version)
 	if parts == nil {

@@ -9,19 +9,21 @@ import (
 )
 
 const (
-	// maxNodeNetworks is the maximum number of bits between the pods' network and that of a node. The
-	// controller manager keeps a bitmap of all node networks.
+	// maxNodeNetworks is the maximum number of bits by which a node's network is smaller than the
+	// pods' network. The controller manager keeps a bitmap of all node networks.
 	maxNodeNetworks = 16
 	// maxServiceBits is the maximum number of host bits in a network of Services. The API server keeps
 	// a bitmap of all addresses.
 	maxServiceBits = 20
-	// minServiceBits gives space for the tenth address, which is the DNS server's.
+	// minServiceBits is the minimum number of host bits in a network of Services. The tenth address,
+	// which is the DNS server's, must be in it.
 	minServiceBits = 4
-	// reservedAddresses are the network, bridge and broadcast addresses of a node's network.
+	// reservedAddresses is how many addresses of a node's network pods cannot have: the network,
+	// bridge and broadcast addresses.
 	reservedAddresses = 3
 )
 
-// network is one network of a field, with the path and text of the field.
+// network is one network in a field of the spec, with the path and the whole text of that field.
 type network struct {
 	path   *field.Path
 	text   string
@@ -55,7 +57,7 @@ func (v *validator) validateNetwork(root *field.Path) {
 	v.validateAddresses(root, slices.Concat(pods, services), services)
 }
 
-// families returns, for each network, whether it is IPv4.
+// families returns, for each of the networks, whether it is IPv4.
 func families(networks []network) []bool {
 	var four []bool
 	for _, n := range networks {
@@ -64,7 +66,9 @@ func families(networks []network) []bool {
 	return four
 }
 
-// networks parses a field and checks each network. It returns the valid ones.
+// networks parses the networks in a field and checks each. It returns the valid ones, and adds
+// errors for the others. It returns nil if the field cannot be parsed, or has two networks of the
+// same IP family.
 func (v *validator) networks(p *field.Path, text string) []network {
 	prefixes, err := ParseNetworks(text)
 	if err != nil {
@@ -90,8 +94,9 @@ func (v *validator) networks(p *field.Path, text string) []network {
 	return networks
 }
 
-// validateNodeNetworks checks that the pods' network has a part for each node, and an address for
-// each pod of a node.
+// validateNodeNetworks checks that one of the pods' networks is large enough. It must have a part
+// for each node, and that part an address for each pod of the node. p is the path of
+// spec.kubernetes.
 func (v *validator) validateNodeNetworks(p *field.Path, pods network) {
 	k := v.spec.Kubernetes
 	at, size := p.Child("nodeCidrMaskSize"), int(k.NodeCidrMaskSize)
@@ -116,13 +121,15 @@ func (v *validator) validateNodeNetworks(p *field.Path, pods network) {
 	}
 }
 
-// nodes returns the hosts that need a part of the pods' network.
+// nodes returns the names of the hosts that are nodes, each once. Each of them gets a part of the
+// pods' network.
 func (v *validator) nodes() []string {
 	return unique(slices.Concat(v.roles["control-plane"], v.roles["worker"]))
 }
 
-// validateAddresses checks that no address of a host is in a network of the cluster, and that each
-// host has an address of each family.
+// validateAddresses checks that no address of a host or of the control plane is in one of the
+// networks of pods and Services (all). It also checks that each host has an address of each IP
+// family of services, the networks of Services.
 func (v *validator) validateAddresses(root *field.Path, all, services []network) {
 	inNetwork := func(p *field.Path, text string, a netip.Addr) {
 		for _, n := range all {
@@ -152,4 +159,5 @@ func (v *validator) validateAddresses(root *field.Path, all, services []network)
 	}
 }
 
+// familyName returns "IPv4" for true and "IPv6" for false.
 func familyName(four bool) string { return fmt.Sprintf("IPv%d", map[bool]int{true: 4, false: 6}[four]) }

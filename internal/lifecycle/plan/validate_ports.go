@@ -10,7 +10,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// validatePorts checks that no two processes of a host listen on the same port.
+// validatePorts adds an error if two processes of a host would listen on the same port. sshd counts
+// if SSH reaches the host without a bastion, at its internal address.
 func (v *validator) validatePorts(root *field.Path) {
 	said := map[[2]port]bool{} // report a pair of ports once, not for every host
 	for i := range v.spec.Hosts {
@@ -22,7 +23,7 @@ func (v *validator) validatePorts(root *field.Path) {
 			}
 		}
 		used := map[int32]port{}
-		// With a bastion or forwarded port, sshd may listen on another port.
+		// h.Port is sshd's own port only without a bastion or port forwarding.
 		if h.Bastion == nil && h.Address == h.InternalAddress {
 			used[h.Port] = port{number: h.Port, process: "sshd"}
 		}

@@ -210,7 +210,7 @@ source: 'https://user:HUSH@mirror.example.com'
 	}
 }
 
-func TestValidateEvenEtcdIsToldByItsOrigin(t *testing.T) {
+func TestValidateEvenEtcdHasItsOrigin(t *testing.T) {
 	spec := looseSpecOf(t, "hosts: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\nroleGroups: {control-plane: [a, b]}\nkubernetes: {version: v1.36.3}")
 	problems := plan.Validate("alpha", spec)
 	if len(problems) != 1 || problems[0].Origin != plan.EvenEtcd {
@@ -218,6 +218,36 @@ func TestValidateEvenEtcdIsToldByItsOrigin(t *testing.T) {
 	}
 	if text := problems.ToAggregate().Error(); !strings.Contains(text, "Invalid value: 2: 2 members") {
 		t.Errorf("got %q", text)
+	}
+}
+
+// TestValidateInOrder: the problems come in the same order each time, that of the fields or of the
+// names of hosts.
+func TestValidateInOrder(t *testing.T) {
+	spec := looseSpecOf(t, `
+hosts: [{name: node1, address: 10.0.0.1}, {name: node2, address: 10.0.0.2}, {name: a, address: 10.0.1.1, internalAddress: 10.0.0.1}, {name: b, address: 10.0.1.2, internalAddress: 10.0.0.1}]
+roleGroups: {control-plane: ['node[1:2]', a, b], etcd: [node1]}
+kubernetes: {version: v1.36.3}
+controlPlaneEndpoint: {address: 10.0.0.1}
+etcd: {autoCompactionRetention: -1, snapshotCount: -1, quotaBackendBytes: -1, maxRequestBytes: -1, maxSnapshots: -1, maxWals: -1}
+`)
+	var got []string
+	for _, p := range plan.Validate("alpha", spec) {
+		field := strings.TrimPrefix(p.Field, "spec.provision.")
+		switch {
+		case strings.HasPrefix(field, "etcd"):
+			got = append(got, field)
+		case field == "controlPlaneEndpoint.address":
+			host, _, _ := strings.Cut(p.Detail, ":")
+			got = append(got, host)
+		}
+	}
+	want := []string{
+		"is host a", "is host b", "is host node1",
+		"etcd.autoCompactionRetention", "etcd.snapshotCount", "etcd.quotaBackendBytes", "etcd.maxRequestBytes", "etcd.maxSnapshots", "etcd.maxWals",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

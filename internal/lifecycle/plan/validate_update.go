@@ -9,8 +9,9 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// ValidateUpdate returns why a cluster cannot change from one spec to another. Both specs have
-// defaults and are valid.
+// ValidateUpdate returns why a built cluster cannot change from the spec old to the spec updated.
+// The list is empty if the change is allowed. Both specs have defaults and are valid. Hosts may be
+// removed, except that etcd must not lose its quorum.
 func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
 	root := field.NewPath("spec", "provision")
 	u := updates{old: old, updated: updated}
@@ -39,13 +40,16 @@ func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
 	return u.problems
 }
 
-// olderPatch is the origin of the error about an older patch version of the same minor.
+// olderPatch is the origin (field.Error.Origin) of ValidateUpdate's error about an older patch of
+// the same minor version.
 const olderPatch = "olderPatch"
 
-// IsOlderPatch reports whether an error only says that the version is an older patch of the same
-// minor. Such a change is allowed for a rollback.
+// IsOlderPatch reports whether an error of ValidateUpdate only says that the Kubernetes version is
+// an older patch of the same minor version. Callers allow such a change for a rollback.
 func IsOlderPatch(err *field.Error) bool { return err.Origin == olderPatch }
 
+// updates collects the errors of a change from the spec old to the spec updated, for
+// ValidateUpdate.
 type updates struct {
 	old, updated *clusterv1alpha1.Provision
 	problems     field.ErrorList
@@ -55,6 +59,8 @@ func (u *updates) forbidf(p *field.Path, format string, args ...any) {
 	u.problems = append(u.problems, field.Forbidden(p, fmt.Sprintf(format, args...)))
 }
 
+// version checks the change of the Kubernetes version: only to a later patch of the same minor
+// version.
 func (u *updates) version(p *field.Path) {
 	from, to := u.old.Kubernetes.Version, u.updated.Kubernetes.Version
 	switch skipped := minor(to) - minor(from); {
@@ -64,16 +70,17 @@ func (u *updates) version(p *field.Path) {
 		u.forbidf(p, "%s is older than %s, which the cluster runs: it cannot go back but to what it was before its last change. Use %s or newer", to, from, from)
 		u.problems[len(u.problems)-1].Origin = olderPatch
 	case skipped > 0:
-		// Host by host, a kubelet would become newer than other API servers.
+		// Hosts are upgraded one by one, so a kubelet would be newer than the API servers of other hosts.
 		u.forbidf(p, "from %s to %s is an upgrade to another minor version, which cannot be done yet: use a patch of v1.%d", from, to, minor(from))
 	}
 }
 
-// hosts checks the changes of remaining hosts, and the quorum of etcd.
+// hosts checks that hosts in both specs keep their addresses and roles, and that etcd keeps its
+// quorum.
 func (u *updates) hosts(root *field.Path) {
 	was, errOld := resolve("", u.old)
 	is, errNew := resolve("", u.updated)
-	if errOld != nil || errNew != nil { // Validate returns the error
+	if errOld != nil || errNew != nil { // Validate returns this error
 		return
 	}
 	for i, h := range u.updated.Hosts {
@@ -94,6 +101,8 @@ func (u *updates) hosts(root *field.Path) {
 	u.quorum(root.Child("roleGroups").Key(string(clusterv1alpha1.RoleEtcd)), was, is)
 }
 
+// quorum checks that enough etcd members stay for a quorum, and that the number of members is odd
+// if some are added.
 func (u *updates) quorum(p *field.Path, was, is *topology) {
 	if !was.managed() {
 		return
@@ -106,7 +115,8 @@ func (u *updates) quorum(p *field.Path, was, is *topology) {
 			added++
 		}
 	}
-	// Removing one member is checked later, at the members themselves: it may be the one that is down.
+	// The removal of a single member is checked later by asking etcd, because it may be the member
+	// that is down.
 	if need := len(before)/2 + 1; kept < need && len(before)-kept > 1 {
 		u.forbidf(p, "%d of %d members of etcd would stay, and %d are its quorum: take members out one by one", kept, len(before), need)
 	}

@@ -6,26 +6,29 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// stepKubeletUnit starts the kubelet. A host with this step is a node.
+// stepKubeletUnit is the ID of the step that starts the kubelet. A host is a node if it has this
+// step.
 const stepKubeletUnit = "kubelet" + suffixUnit
 
-// Work is the work on a host.
+// Work is what a run does on one host. Works makes it from the plan, the changes and the facts.
 type Work struct {
 	Host Host
-	// Fresh is true if nothing of Orrery is on the host. Unbuilt is true if no probe of some stage has
-	// succeeded yet. Other hosts may wait for an unbuilt host, such as etcd members for their quorum.
-	// An unbuilt host may nevertheless run components whose restart disturbs the cluster.
+	// Fresh is true if the host belongs to no cluster of Orrery yet. Unbuilt is true if the host has a
+	// stage whose probes have never succeeded. Other hosts may wait for an unbuilt host, such as etcd
+	// members for their quorum. An unbuilt host may nevertheless run components whose restart disturbs
+	// the cluster.
 	Fresh, Unbuilt bool
-	// Node is true if the host is, or was, a node. Unregistered is true if it has no kubelet yet, or
-	// its Node is gone.
+	// Node is true if the host is a node, or was one. Unregistered is true if a node has no kubelet
+	// yet, or if its Node is gone.
 	Node, Unregistered bool
-	// Member is true if etcd was started on the host.
+	// Member is true if etcd was started on the host, so that the host has an etcd member.
 	Member bool
-	// Stages with changes, and steps to undo before them.
+	// Stages are the stages with changes, each with all its steps. Remove has the IDs of the steps to
+	// undo first.
 	Stages []Stage
 	Remove []string
-	// Again are the steps that are done although the host matches them, because the cluster lacks what
-	// they make.
+	// Again has the IDs of steps that are done although the host matches them. The cluster lacks the
+	// Node that they register.
 	Again []string
 	// Changes of the host.
 	Changes []Change
@@ -33,7 +36,9 @@ type Work struct {
 	Restarts Restarts
 }
 
-// Works returns the hosts of a plan with changes, of those whose facts are known.
+// Works returns the work on each host of the plan that has changes and facts, in the order of the
+// plan. A stage with any change has all its steps. A host whose only changes are removals has its
+// first stage, so that there is a request.
 func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 	var works []Work
 	for _, h := range p.Hosts {
@@ -77,7 +82,9 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 	return works
 }
 
-// isNode reports whether a host has a kubelet, or will have one.
+// isNode reports whether a host runs a kubelet: according to applied, what was applied to it, or
+// according to h, the plan for it. The caller passes an empty value for the one that does not
+// count.
 func isNode(h Host, applied Applied) bool {
 	return slices.ContainsFunc(applied.Steps, func(s AppliedStep) bool { return s.ID == stepKubeletUnit }) ||
 		slices.ContainsFunc(h.Stages, func(stage Stage) bool {
@@ -85,7 +92,8 @@ func isNode(h Host, applied Applied) bool {
 		})
 }
 
-// unbuilt reports whether some stage of a host has probes and none of them has succeeded yet.
+// unbuilt reports whether some stage of a host has never succeeded: the stage has probes, and
+// according to applied none of them has succeeded.
 func unbuilt(h Host, applied Applied) bool {
 	passed := map[string]bool{}
 	for _, s := range applied.Steps {

@@ -15,27 +15,34 @@ import (
 )
 
 const (
-	// attemptTimeout bounds each attempt, so that a lost packet costs one attempt and not the window.
+	// attemptTimeout bounds each attempt to reach an address, so that a lost packet costs one attempt
+	// and not the whole window.
 	attemptTimeout = 2 * time.Second
-	// pause is the delay between attempts.
+	// pause is the delay between two attempts.
 	pause = 100 * time.Millisecond
-	// payload is the number of bytes in each direction: many packets at any MTU.
+	// payload is the number of bytes that are sent there and back on a connection: many packets at any
+	// MTU.
 	payload = 64 << 10
 
 	greeting = "orrery-reach "
 	thanks   = "."
 )
 
-// counter counts complete exchanges.
+// counter counts the exchanges in which another host was the client and all went well. In an
+// exchange, a client sends a greeting and a payload, gets both back and confirms them. counter is
+// safe for use by several goroutines.
 type counter struct {
-	enough chan struct{} // closed at the expected number
+	enough chan struct{} // closed when the expected number of exchanges is complete
 
 	mu   sync.Mutex // guards the field below
 	left int
 }
 
+// newCounter returns a counter that expects this number of exchanges.
 func newCounter(expected int) *counter { return &counter{enough: make(chan struct{}), left: expected} }
 
+// add counts one complete exchange. When the expected number is reached, it closes c.enough. If the
+// expected number is zero, it never does.
 func (c *counter) add() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,11 +51,13 @@ func (c *counter) add() {
 	}
 }
 
-// answer answers connections to the listener until ctx ends, and closes it.
+// answer answers the connections to one port of this host until ctx ends, and then closes the
+// listener. It returns when all connections are closed. It counts complete exchanges in answers.
+// token is that of the check.
 func answer(ctx context.Context, listener net.Listener, token string, answers *counter) {
 	var answering sync.WaitGroup
 	defer answering.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // ends the loop below
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // ends the loop over Accept
 	defer stop()
 	for {
 		conn, err := listener.Accept()
@@ -61,7 +70,7 @@ func answer(ctx context.Context, listener net.Listener, token string, answers *c
 			})
 		case ctx.Err() != nil:
 			return
-		default: // clients that were not accepted try again
+		default: // clients whose connections were not accepted dial again
 			select {
 			case <-ctx.Done():
 			case <-time.After(pause):
@@ -70,8 +79,9 @@ func answer(ctx context.Context, listener net.Listener, token string, answers *c
 	}
 }
 
-// respond sends back the greeting and the payload. It returns nil when the other side has received
-// both.
+// respond answers one client of the check, and closes the connection. It sends back the greeting
+// and the payload of the client. It returns nil when the client has confirmed both. A greeting with
+// another token is an error.
 func respond(ctx context.Context, conn net.Conn, token string) error {
 	release, err := limit(ctx, conn)
 	if err != nil {
@@ -102,8 +112,9 @@ func respond(ctx context.Context, conn net.Conn, token string) error {
 	return nil
 }
 
-// limit ends reads and writes of the connection after attemptTimeout, or when ctx ends. release
-// closes the connection.
+// limit makes reads and writes of a connection fail after attemptTimeout, or when ctx ends. The
+// caller calls release, which closes the connection. If limit returns an error, the connection is
+// closed already.
 func limit(ctx context.Context, conn net.Conn) (release func(), err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	release = func() {
@@ -117,8 +128,9 @@ func limit(ctx context.Context, conn net.Conn) (release func(), err error) {
 	return release, nil
 }
 
-// dial tries the address until it answers or ctx ends. It returns the problem of the last complete
-// attempt, or nil.
+// dial tries to reach an address of another host until that succeeds or ctx ends. It returns nil
+// after a success, else the problem. That is the problem of the last attempt, unless the end of ctx
+// cut that attempt short.
 func dial(ctx context.Context, address, token string) *Peer {
 	var found *Peer
 	for {
@@ -126,7 +138,7 @@ func dial(ctx context.Context, address, token string) *Peer {
 		switch {
 		case err == nil:
 			return nil
-		case ctx.Err() == nil || found == nil:
+		case found == nil || !ended(ctx):
 			found = &Peer{Address: address, Problem: problem, Message: cause(err)}
 		}
 		select {
@@ -137,7 +149,16 @@ func dial(ctx context.Context, address, token string) *Peer {
 	}
 }
 
-// exchange makes one attempt.
+// ended reports whether ctx has ended, or its deadline has passed. A dialer compares the deadline
+// with the clock. So an attempt may end at the deadline a moment before ctx itself ends.
+func ended(ctx context.Context) bool {
+	deadline, bounded := ctx.Deadline()
+	return ctx.Err() != nil || bounded && !time.Now().Before(deadline)
+}
+
+// exchange makes one attempt to reach an address: it connects, and sends the greeting and the
+// payload, which the other host must send back. It returns "" and nil after a success, else the
+// kind of the problem and the error.
 func exchange(ctx context.Context, address, token string) (Problem, error) {
 	dialer := net.Dialer{Timeout: attemptTimeout}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
@@ -180,6 +201,8 @@ func exchange(ctx context.Context, address, token string) (Problem, error) {
 	return "", nil
 }
 
+// problemOf returns the kind of problem that a failed connection attempt shows. An unknown error
+// counts as ProblemTimeout.
 func problemOf(err error) Problem {
 	var name *net.DNSError
 	switch {

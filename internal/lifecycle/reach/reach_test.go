@@ -161,6 +161,42 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// lateContext is a context whose deadline passes after the first attempt, and which ends only after
+// the second one, as if its timer were late.
+type lateContext struct {
+	context.Context
+	end      context.CancelFunc
+	attempts int
+}
+
+func (c *lateContext) Err() error {
+	if c.attempts++; c.attempts == 2 {
+		defer c.end()
+		return nil
+	}
+	return c.Context.Err()
+}
+
+func (c *lateContext) Deadline() (time.Time, bool) {
+	if c.attempts == 0 {
+		return time.Now().Add(never), true
+	}
+	return time.Now().Add(-time.Second), true
+}
+
+// TestCutShort: an attempt that the deadline cuts short does not replace the problem of an earlier
+// attempt, even if the context has not ended yet.
+func TestCutShort(t *testing.T) {
+	t.Parallel()
+	base, end := context.WithCancel(t.Context())
+	defer end()
+	ctx := &lateContext{Context: base, end: end}
+	peer := dial(ctx, local(freePort(t)), "token")
+	if peer == nil || peer.Problem != ProblemRefused || ctx.attempts < 2 {
+		t.Errorf("after %d attempts: %+v, want %s", ctx.attempts, peer, ProblemRefused)
+	}
+}
+
 // check returns the result of a Check for an address. It makes one attempt, or more if the address
 // answers. Under Soak it uses a window, which is used up if there is a problem.
 func check(t *testing.T, address string, answers bool) (Result, error) {

@@ -12,11 +12,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// sealFormat is the first line of a definition: the Hash of its unit, and the digest of the lines
-// below.
+// sealFormat is the format of the first line of a systemd unit file that Orrery writes. It has the
+// Hash of the unit and the digest of the lines below. They show whether somebody changed the file.
 const sealFormat = "# Written by Orrery; a change is undone. Unit %s, text %s.\n"
 
-// definition returns the systemd file of a unit.
+// definition returns the content of the systemd unit file for u, which check must have accepted.
+// The first line has the form of sealFormat.
 func definition(u plan.Unit) []byte {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -43,7 +44,7 @@ func definition(u plan.Unit) []byte {
 
 	line("\n[Service]")
 	if u.Notify {
-		// Readiness may depend on the slowest host. The caller has a limit of its own.
+		// The unit may become ready only after the slowest host. The caller has a timeout of its own.
 		line("Type=notify\nTimeoutStartSec=infinity")
 	} else {
 		line("Type=exec")
@@ -64,7 +65,7 @@ func definition(u plan.Unit) []byte {
 		line("KillMode=%s", u.KillMode)
 	}
 	if u.Delegate {
-		// Tasks of its children do not count as its own.
+		// Without this, systemd would count the tasks of all containers for the limit of the unit.
 		line("Delegate=yes\nTasksMax=infinity")
 	}
 	if u.LimitNOFILE > 0 {
@@ -77,10 +78,12 @@ func definition(u plan.Unit) []byte {
 	return append(fmt.Appendf(nil, sealFormat, Hash(u), digest(text)), text...)
 }
 
+// sealed matches a first line in the form of sealFormat, and captures the hash and the digest.
 var sealed = regexp.MustCompile(`^# .* Unit ([0-9a-f]{32}), text ([0-9a-f]{32})\.\n`)
 
-// definitionHash returns the Hash of the unit for which a file was written. It is empty if the file
-// was changed.
+// definitionHash returns the Hash of the unit for which a systemd unit file was written. file is
+// the content of that file. The result is "" if the file was changed since, or was not written by
+// Orrery.
 func definitionHash(file []byte) string {
 	seal := sealed.FindSubmatch(file)
 	if seal == nil || string(seal[2]) != digest(file[len(seal[0]):]) {
@@ -89,8 +92,9 @@ func definitionHash(file []byte) string {
 	return string(seal[1])
 }
 
-// description returns the description in one line, without a backslash at its end, which would
-// continue it.
+// description returns the value of the setting Description= of a unit: its description in one line,
+// or its name if it has no description. It removes backslashes at the end, since a backslash would
+// continue the line, and escapes %.
 func description(u plan.Unit) string {
 	s := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -104,10 +108,12 @@ func description(u plan.Unit) string {
 	return strings.ReplaceAll(s, "%", "%%")
 }
 
-// verbatim returns a path for a setting whose whole value is one path.
+// verbatim returns a path as the value of a systemd setting that takes one path. It escapes % and
+// quotes nothing.
 func verbatim(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
-// quote quotes a word for systemd. A word of plain characters stays as it is, for readability.
+// quote quotes a word for a systemd setting and escapes %. A word of plain characters gets no
+// quotes, for readability. It does not escape $, which has a meaning only in ExecStart=.
 func quote(s string) string {
 	s = strings.ReplaceAll(s, "%", "%%") // %n is a specifier
 	plain := func(r rune) bool {

@@ -16,23 +16,30 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Runner runs a command and returns its standard output. If the exit status is not 0, the error
-// contains the standard error.
+// Runner runs a command on a host and returns its standard output. If the exit status is not 0, the
+// error contains the standard error. The end of ctx ends the command.
 type Runner func(ctx context.Context, argv []string) (output string, err error)
 
-// NewSystemd returns the Manager for a host with systemd, whose files are below root. It writes and
-// enables definitions itself, which takes two files, and uses systemctl for the rest.
+// NewSystemd returns the Manager for a host with systemd, whose files are below root. It writes the
+// unit file of a unit, and the link that enables the unit, itself. For the rest it calls systemctl
+// and journalctl through run.
+//
+// The Manager is for one goroutine at a time: a concurrent Restart might not wait until systemd has
+// read the unit files.
 func NewSystemd(root string, run Runner) Manager {
 	return &systemd{dir: filepath.Join("/", root, "etc/systemd/system"), run: run}
 }
 
+// systemd is the Manager that NewSystemd returns. dir is the directory of unit files.
 type systemd struct {
 	dir string
 	run Runner
-	// stale is set while systemd has not read the files on disk.
+	// stale is true while systemd has not read the unit files on disk. The next Restart or Remove then
+	// calls systemctl daemon-reload.
 	stale atomic.Bool
 }
 
+// path returns the path of the unit file of a unit.
 func (s *systemd) path(name string) string { return filepath.Join(s.dir, service(name)) }
 
 // link returns the path of the link that `systemctl enable` creates.
@@ -40,9 +47,11 @@ func (s *systemd) link(name string) string {
 	return filepath.Join(s.dir, "multi-user.target.wants", service(name))
 }
 
+// service returns the name of a unit in systemd, with the suffix.
 func service(name string) string { return name + ".service" }
 
-// Observe implements Manager.
+// Observe implements Manager. It returns the status of each named unit by name, from its unit file
+// and from systemctl.
 func (s *systemd) Observe(ctx context.Context, names []string) (map[string]Status, error) {
 	shown, err := s.show(ctx, names)
 	if err != nil {
@@ -73,13 +82,14 @@ func (s *systemd) Observe(ctx context.Context, names []string) (map[string]Statu
 	return all, nil
 }
 
-// properties are those that systemctl shows for a unit.
+// properties are the properties of a unit by name, as `systemctl show` prints them.
 type properties map[string]string
 
-// show reads all units at once.
+// show returns the properties of the named units, by name, with one call of systemctl. Units that
+// do not exist have properties, too. It returns an error for an invalid name.
 func (s *systemd) show(ctx context.Context, names []string) (map[string]properties, error) {
 	if len(names) == 0 {
-		return map[string]properties{}, nil // without a name it would describe systemd itself
+		return map[string]properties{}, nil // without a name, systemctl shows systemd itself
 	}
 	argv := []string{
 		"systemctl", "show",
@@ -113,6 +123,7 @@ func (s *systemd) show(ctx context.Context, names []string) (map[string]properti
 	return all, nil
 }
 
+// status returns the status that follows from the properties, without Installed and DefinitionHash.
 func (p properties) status() Status {
 	var status Status
 	// Old versions of systemd leave out unknown properties. A missing number is 0.
@@ -133,7 +144,8 @@ func (p properties) status() Status {
 	return status
 }
 
-// Install implements Manager.
+// Install implements Manager. It writes the unit file, unless that is the same already, and the
+// link that enables the unit. systemd reads the file at the next Restart or Remove.
 func (s *systemd) Install(_ context.Context, u plan.Unit) error {
 	if err := check(u); err != nil {
 		return err
@@ -155,7 +167,8 @@ func (s *systemd) Install(_ context.Context, u plan.Unit) error {
 	return nil
 }
 
-// reload makes systemd read the definitions, if they have changed.
+// reload makes systemd read the unit files, if s.stale is true, and clears s.stale. After an error
+// s.stale stays true.
 func (s *systemd) reload(ctx context.Context) error {
 	if !s.stale.Swap(false) {
 		return nil
@@ -170,8 +183,10 @@ func (s *systemd) reload(ctx context.Context) error {
 // restartPoll is the interval of checks during a restart.
 const restartPoll = 50 * time.Millisecond
 
-// Restart implements Manager. It waits for a new invocation of the unit. It does not wait until the
-// unit notifies that it is ready, because etcd is ready only when other hosts have started theirs.
+// Restart implements Manager. It makes systemd read new unit files, restarts the unit, and waits
+// for a new invocation. It does not wait until the unit is ready, because etcd is ready only after
+// other hosts have started theirs. It returns an error if systemd does not start the unit because
+// its data are missing, see plan.Unit.Established.
 func (s *systemd) Restart(ctx context.Context, name string) error {
 	if err := s.reload(ctx); err != nil {
 		return fmt.Errorf("restart unit %s: %w", name, err)
@@ -203,7 +218,7 @@ func (s *systemd) Restart(ctx context.Context, name string) error {
 	}
 }
 
-// Reload implements Manager.
+// Reload implements Manager. It sends SIGHUP to the main process of the unit.
 func (s *systemd) Reload(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -214,7 +229,8 @@ func (s *systemd) Reload(ctx context.Context, name string) error {
 	return nil
 }
 
-// Remove implements Manager.
+// Remove implements Manager. It stops the unit, and removes the unit file and the link that enables
+// the unit. A unit that does not exist is no error.
 func (s *systemd) Remove(ctx context.Context, name string) error {
 	shown, err := s.show(ctx, []string{name})
 	if err != nil {
@@ -241,7 +257,7 @@ func (s *systemd) Remove(ctx context.Context, name string) error {
 	return s.reload(ctx)
 }
 
-// Log implements Manager.
+// Log implements Manager. It reads the last lines of the unit from the journal.
 func (s *systemd) Log(ctx context.Context, name string, lines int) (string, error) {
 	if err := checkName(name); err != nil {
 		return "", err

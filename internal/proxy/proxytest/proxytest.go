@@ -15,26 +15,29 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// evil is in every value that must not reach a client.
+// evil is a text in every header value that must not reach a client. Check looks for it.
 const evil = "evil"
 
-// headers are those that a client applies to more than the answer.
+// headers are the headers, as NAME: VALUE, with which a Server tries to affect more than its
+// answer. Proxies must remove them. Each value contains evil.
 var headers = []string{
 	"Set-Cookie: __Host-orrery-session=evil; Secure; Path=/", "WWW-Authenticate: Basic realm=evil", "Proxy-Authenticate: Basic realm=evil",
 	"Clear-Site-Data: \"evil\"", "Strict-Transport-Security: max-age=evil", "Alt-Svc: h3=\"evil\"", "Service-Worker-Allowed: /evil",
 }
 
-// Server is the server behind a proxy.
+// Server is a hostile HTTP server for tests of a proxy in front of it. Each of its answers has
+// headers, trailers and early hints that must not reach a client. Check is the test.
 type Server struct {
-	// release ends the stream that runs.
+	// release ends the wait in the middle of the answer to .../stream.
 	release chan struct{}
 }
 
-// NewServer returns a Server.
+// NewServer returns a Server, which the test serves behind its proxy.
 func NewServer() *Server { return &Server{release: make(chan struct{})} }
 
-// ServeHTTP implements http.Handler. The end of the path chooses the answer: .../upgrade,
-// .../stream, or any status code.
+// ServeHTTP implements http.Handler. The last segment of the path chooses the answer. upgrade
+// switches to a protocol that echoes; stream sends its second line after Check has received the
+// first; a number is the status code. Every other segment gets 200.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, last, _ := strings.Cut(r.URL.Path[strings.LastIndex(r.URL.Path, "/"):], "/")
 	if last == "upgrade" {
@@ -72,7 +75,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(http.TrailerPrefix+"X-Unannounced", evil)
 }
 
-// upgrade switches to a protocol that returns what it gets.
+// upgrade sends early hints and the answer 101 with hostile headers. Then it sends back all bytes
+// that it receives. It panics if the connection cannot be hijacked.
 func upgrade(w http.ResponseWriter, r *http.Request) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -85,20 +89,23 @@ func upgrade(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(conn, buffered)
 }
 
-// Proxy is a proxy in front of a Server.
+// Proxy describes to Check how a client reaches a Server through the proxy that is tested, and what
+// that proxy does with some answers.
 type Proxy struct {
-	// Dial connects to it, with TLS if it needs that.
+	// Dial opens a connection to the proxy, with TLS if the proxy expects it. It must not return nil.
 	Dial func() net.Conn
-	// Path is the path that leads to the server. Headers are lines of each request.
+	// Path is the path at the proxy that leads to the Server. Headers are header lines, NAME: VALUE,
+	// that Check adds to each request.
 	Path    string
 	Headers []string
-	// Hides401 is true if the proxy replaces answers with 401. NoUpgrades is true if it forwards no
-	// upgrades.
+	// Hides401 is true if the proxy answers 502 when the server answers 401. NoUpgrades is true if the
+	// proxy forwards no upgrades; Check then does not try them.
 	Hides401, NoUpgrades bool
 }
 
-// Check asks the server through the proxy, and fails if anything beside the content arrives. It
-// reads the bytes of the connection, as clients drop some of them.
+// Check sends requests to s through the proxy p, in subtests. A subtest fails if hostile headers,
+// trailers or early hints arrive, or if the content does not. Check reads the bytes of the
+// connection, because HTTP clients hide some of them. Only one Check may use s at a time.
 func Check(t *testing.T, s *Server, p Proxy) {
 	t.Helper()
 	ask := func(t *testing.T, path string, more ...string) (net.Conn, *bufio.Reader) {

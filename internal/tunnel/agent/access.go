@@ -24,22 +24,25 @@ import (
 )
 
 const (
-	// mounted is the directory of a pod's service account.
+	// mounted is the directory with the token and the authorities of a pod's ServiceAccount.
 	mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// inside is the API server's URL in every cluster. Its certificate has this name.
+	// inside is the URL under which every cluster's API server is reached from pods. The server's
+	// certificate has this name.
 	inside = "https://kubernetes.default.svc"
-	// requestTimeout bounds one request to the API server of the cluster.
+	// requestTimeout limits one request of the agent to the API server of the cluster.
 	requestTimeout = 10 * time.Second
-	// maxAnswer bounds an answer of the API server, in bytes.
+	// maxAnswer is the maximum size of an answer of the API server, in bytes.
 	maxAnswer = 4 << 20
 )
 
-// Source returns how to reach the API server of the cluster. It is called again and again, because
-// authorities and credentials change.
+// Source returns the address of the cluster's API server with the agent's credentials. The agent
+// calls it before each reconciliation, because authorities and credentials change. It may be called
+// again after an error.
 type Source func() (*Access, error)
 
-// Access is the address of the API server of the agent's own cluster, with the credentials. It
-// replaces the much larger configuration of client-go.
+// Access is the address of the API server of the agent's own cluster, with the credentials of the
+// agent. It replaces the configuration of client-go, which is a much larger dependency. It is
+// immutable.
 type Access struct {
 	endpoint   *url.URL
 	address    string // host:port to dial for endpoint
@@ -50,7 +53,8 @@ type Access struct {
 	token      string
 }
 
-// InCluster is the Source of an agent in a pod.
+// InCluster is the Source of an agent in a pod. It reads the environment and the mounted files of
+// the pod's ServiceAccount. Outside of a pod it returns an error.
 func InCluster() (*Access, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -71,8 +75,9 @@ func InCluster() (*Access, error) {
 	return &Access{endpoint: endpoint, address: net.JoinHostPort(host, port), ca: ca, token: strings.TrimSpace(string(token))}, nil
 }
 
-// Kubeconfig returns the Source of an agent that runs as a process: a kubeconfig file, and a
-// context in it ("": the current one).
+// Kubeconfig returns the Source of an agent that runs as a process outside the cluster. path is a
+// kubeconfig file, and context one of its contexts; "": the current one. The Source reads the file
+// at each call.
 func Kubeconfig(path, context string) Source {
 	return func() (*Access, error) {
 		a, err := readKubeconfig(path, context)
@@ -83,6 +88,10 @@ func Kubeconfig(path, context string) Source {
 	}
 }
 
+// readKubeconfig reads a context of the kubeconfig at path, and the files that the kubeconfig
+// names. "" is the current context. It returns an error if the agent cannot use the context: the
+// credentials come from a program or are a password, the cluster has a proxy, or the server's
+// certificate is not verified by an authority in the kubeconfig.
 func readKubeconfig(path, context string) (*Access, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -153,7 +162,8 @@ func readKubeconfig(path, context string) (*Access, error) {
 	return a, nil
 }
 
-// find returns the element with the name in a list of a kubeconfig; nil if there is none.
+// find returns the element with this name in a list of a kubeconfig; nil if there is none. of
+// returns the name and the content of an element.
 func find[E, T any](list []E, of func(E) (string, *T), name string) *T {
 	for _, e := range list {
 		if n, value := of(e); n == name {
@@ -163,14 +173,16 @@ func find[E, T any](list []E, of func(E) (string, *T), name string) *T {
 	return nil
 }
 
-// fingerprint returns a hash of everything that requests depend on.
+// fingerprint returns a hash of the address and the credentials. If it is equal, a client for the
+// Access can be kept.
 func (a *Access) fingerprint() [sha256.Size]byte {
 	return sha256.Sum256(bytes.Join([][]byte{
 		[]byte(a.endpoint.String()), []byte(a.address), []byte(a.serverName), a.ca, a.client, a.clientKey, []byte(a.token),
 	}, []byte{0}))
 }
 
-// dial connects to the API server. The hub encrypts end to end on the connection.
+// dial opens a TCP connection to the API server, for the hub. The hub uses its own TLS on the
+// connection, so the agent cannot read the traffic.
 func (a *Access) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.address)
 	if err != nil {
@@ -179,12 +191,15 @@ func (a *Access) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// cluster is a client of the API server of the agent's own cluster.
+// cluster is a client of the API server of the agent's own cluster, with one address and
+// credentials (Access). Several goroutines may use it.
 type cluster struct {
 	access *Access
 	http   *http.Client
 }
 
+// newCluster returns a client for a. It sends no request. It is an error if the certificates in a
+// cannot be parsed.
 func newCluster(a *Access) (*cluster, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(a.ca) {
@@ -198,32 +213,37 @@ func newCluster(a *Access) (*cluster, error) {
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	// No proxy: the proxies of the environment are for the hub.
+	// The connections use no proxy, because the proxy settings of the environment are for the hub.
 	return &cluster{a, &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 		TLSClientConfig: config, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx) },
 	}}}, nil
 }
 
+// close closes idle connections. Requests in flight go on.
 func (c *cluster) close() { c.http.CloseIdleConnections() }
 
-// apiError is an error status that the API server answered.
+// apiError is an error status with which the API server answered. Code is the HTTP status, Message
+// the server's reason. what is the request, as METHOD PATH.
 type apiError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 	what    string
 }
 
+// Error implements error.
 func (e *apiError) Error() string { return e.what + ": " + e.Message }
 
-// answered reports whether err is an answer of the API server with the code.
+// answered reports whether err is an answer of the API server with this HTTP status.
 func answered(err error, code int) bool {
 	e, ok := errors.AsType[*apiError](err)
 	return ok && e.Code == code
 }
 
-// do makes a request and decodes the answer into into, which may be nil. A nil body is no body. An
-// error status is an *apiError.
+// do sends a request to the API server, within requestTimeout, and decodes the JSON answer into the
+// variable to which into points. A nil into ignores the answer. body is encoded as JSON; nil: no
+// body. The body of a PATCH is a merge patch. The error is an *apiError if the server answers with
+// an error status.
 func (c *cluster) do(ctx context.Context, method, path string, body, into any) error {
 	var reader io.Reader
 	if body != nil {

@@ -23,7 +23,7 @@ import (
 func TestAddresses(t *testing.T) {
 	for name, c := range map[string]struct {
 		listen, host string
-		indicated    string // RFC 6066: addresses are not
+		indicated    string // SNI that the balancer gets; RFC 6066: none for addresses
 	}{
 		"IPv6":       {listen: "[::1]:0", host: "::1"},
 		"ServerName": {listen: "127.0.0.1:0", host: "localhost", indicated: "localhost"},

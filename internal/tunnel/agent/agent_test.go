@@ -279,13 +279,13 @@ func TestProxy(t *testing.T) {
 func TestWrongAuthority(t *testing.T) {
 	h := newHub(t)
 	hellos := make(chan struct{})
-	stranger := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the agent speaks to a stranger") }))
-	stranger.Config.ErrorLog = log.New(io.Discard, "", 0) // the agent breaks off
-	own, err := pki.NewAuthority("stranger", time.Now())
+	impostor := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the agent speaks to an impostor") }))
+	impostor.Config.ErrorLog = log.New(io.Discard, "", 0) // the agent aborts the handshake
+	own, err := pki.NewAuthority("impostor", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := own.Issue(pki.Leaf{Name: "stranger", CommonName: "stranger", Server: true, IPs: []string{"127.0.0.1"}}, time.Now())
+	leaf, err := own.Issue(pki.Leaf{Name: "impostor", CommonName: "impostor", Server: true, IPs: []string{"127.0.0.1"}}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,16 +293,16 @@ func TestWrongAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	impostor.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		select {
 		case hellos <- struct{}{}:
 		default:
 		}
 		return nil, nil //nolint:nilnil // that of the server
 	}}
-	stranger.StartTLS()
-	t.Cleanup(stranger.Close)
-	apply(t, h.manifest("one", func(o *manifest.Options) { o.URL = stranger.URL }))
+	impostor.StartTLS()
+	t.Cleanup(impostor.Close)
+	apply(t, h.manifest("one", func(o *manifest.Options) { o.URL = impostor.URL }))
 	run(t, options(agent.Kubeconfig(kubeconfig(t, "", nil, ""), ""), "a"))
 	for range 3 {
 		select {

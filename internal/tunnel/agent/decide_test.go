@@ -47,7 +47,8 @@ func TestJudge(t *testing.T) {
 			}
 		})
 	}
-	// Encoding and decoding keep the time; otherwise each turn would see a change.
+	// Encoding and decoding keep the time. Otherwise the agent would see a changed Lease at
+	// each read.
 	text, err := json.Marshal(microTime{now})
 	var read microTime
 	if err == nil {
@@ -72,42 +73,42 @@ func TestNext(t *testing.T) {
 		return &x509.Certificate{NotBefore: now.Add(since), NotAfter: now.Add(until)}
 	}
 	fresh := certificate(-time.Hour, 90*24*time.Hour)
-	all := told{at: at, renewal: now.Add(time.Hour), rights: j.rights()}
+	all := progress{at: at, renewal: now.Add(time.Hour), rights: j.rights()}
 	for name, tc := range map[string]struct {
-		join  *join
-		state state
-		told  told
-		want  step
+		join     *join
+		state    state
+		progress progress
+		want     step
 	}{
-		"NothingApplied":       {want: stepApply},
-		"Applied":              {join: j, want: stepKey},
-		"KeyStored":            {join: j, state: state{key: key, join: j.hash()}, want: stepRedeem},
-		"AnotherToken":         {join: j, state: state{key: key, join: "other", certificate: fresh}, told: all, want: stepRedeem},
-		"AnotherTokenAndEnded": {join: j, state: state{key: key, join: "other", certificate: certificate(-time.Hour, -1)}, told: all, want: stepRedeem},
-		"TokenRefused":         {join: j, state: state{key: key, join: "other", certificate: fresh}, told: told{at: at, renewal: now, rights: all.rights, refused: j.hash()}, want: stepReport},
-		"TokenRefusedAndTold":  {join: j, state: state{key: key, join: "other", certificate: fresh}, told: told{at: at, renewal: all.renewal, rights: all.rights, refused: j.hash()}, want: stepNone},
-		"OneRefusedBefore":     {join: j, state: state{key: key, join: "other", certificate: fresh}, told: told{at: at, renewal: all.renewal, rights: all.rights, refused: "before"}, want: stepRedeem},
-		"RefusedAndNoneBefore": {join: j, state: state{key: key, join: "other"}, told: told{refused: j.hash()}, want: stepRedeem},
-		"KeyIsToBeReplaced":    {join: replacing, state: state{key: key, join: "other", certificate: fresh}, told: all, want: stepKey},
-		"KeyIsReplaced":        {join: replacing, state: state{key: key, join: j.hash()}, told: all, want: stepRedeem},
-		"ReplacedAndRedeemed":  {join: replacing, state: state{key: key, join: j.hash(), certificate: fresh}, told: all, want: stepNone},
-		"NeverRedeemed":        {join: j, state: state{key: key, join: "other"}, told: all, want: stepRedeem},
-		"CertificateStored":    {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, want: stepPrune},
-		"NothingTold":          {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, told: told{rights: j.rights()}, want: stepReport},
-		"AllTold":              {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, told: all, want: stepNone},
-		"AuthoritiesChanged":   {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, told: told{renewal: all.renewal, rights: all.rights, at: sha256.Sum256(nil)}, want: stepReport},
-		"TokenDue":             {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, told: told{at: at, rights: all.rights, renewal: now}, want: stepReport},
-		"CertificateNotYetDue": {join: j, state: state{key: key, join: j.hash(), certificate: certificate(-29*24*time.Hour, 61*24*time.Hour)}, told: all, want: stepNone},
-		"CertificateDue":       {join: j, state: state{key: key, join: j.hash(), certificate: certificate(-30*24*time.Hour, 60*24*time.Hour)}, told: all, want: stepReport},
-		"CertificateEnded":     {join: j, state: state{key: key, join: j.hash(), certificate: certificate(-time.Hour, -1)}, told: all, want: stepExpired},
-		"JoinSecretDeleted":    {state: state{key: key, join: j.hash(), certificate: fresh}, told: all, want: stepApply},
-		"Gone":                 {join: j, state: state{key: key, join: j.hash(), certificate: fresh, gone: true}, want: stepRemove},
-		"GoneAndHalfRemoved":   {state: state{key: key, join: j.hash(), gone: true}, want: stepRemove},
-		"GoneAndJoinedAgain":   {join: &join{token: "two"}, state: state{key: key, join: j.hash(), certificate: fresh, gone: true}, want: stepKey},
-		"ProfileChanged":       {join: &join{token: "one", profile: profileMirror}, state: state{key: key, join: j.hash(), certificate: fresh}, told: all, want: stepPrune},
+		"NothingApplied":          {want: stepApply},
+		"Applied":                 {join: j, want: stepKey},
+		"KeyStored":               {join: j, state: state{key: key, join: j.hash()}, want: stepRedeem},
+		"AnotherToken":            {join: j, state: state{key: key, join: "other", certificate: fresh}, progress: all, want: stepRedeem},
+		"AnotherTokenAndEnded":    {join: j, state: state{key: key, join: "other", certificate: certificate(-time.Hour, -1)}, progress: all, want: stepRedeem},
+		"TokenRefused":            {join: j, state: state{key: key, join: "other", certificate: fresh}, progress: progress{at: at, renewal: now, rights: all.rights, refused: j.hash()}, want: stepReport},
+		"TokenRefusedAndReported": {join: j, state: state{key: key, join: "other", certificate: fresh}, progress: progress{at: at, renewal: all.renewal, rights: all.rights, refused: j.hash()}, want: stepNone},
+		"OneRefusedBefore":        {join: j, state: state{key: key, join: "other", certificate: fresh}, progress: progress{at: at, renewal: all.renewal, rights: all.rights, refused: "before"}, want: stepRedeem},
+		"RefusedAndNoneBefore":    {join: j, state: state{key: key, join: "other"}, progress: progress{refused: j.hash()}, want: stepRedeem},
+		"KeyIsToBeReplaced":       {join: replacing, state: state{key: key, join: "other", certificate: fresh}, progress: all, want: stepKey},
+		"KeyIsReplaced":           {join: replacing, state: state{key: key, join: j.hash()}, progress: all, want: stepRedeem},
+		"ReplacedAndRedeemed":     {join: replacing, state: state{key: key, join: j.hash(), certificate: fresh}, progress: all, want: stepNone},
+		"NeverRedeemed":           {join: j, state: state{key: key, join: "other"}, progress: all, want: stepRedeem},
+		"CertificateStored":       {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, want: stepPrune},
+		"NothingReported":         {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, progress: progress{rights: j.rights()}, want: stepReport},
+		"AllReported":             {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, progress: all, want: stepNone},
+		"AuthoritiesChanged":      {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, progress: progress{renewal: all.renewal, rights: all.rights, at: sha256.Sum256(nil)}, want: stepReport},
+		"TokenDue":                {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, progress: progress{at: at, rights: all.rights, renewal: now}, want: stepReport},
+		"CertificateNotYetDue":    {join: j, state: state{key: key, join: j.hash(), certificate: certificate(-29*24*time.Hour, 61*24*time.Hour)}, progress: all, want: stepNone},
+		"CertificateDue":          {join: j, state: state{key: key, join: j.hash(), certificate: certificate(-30*24*time.Hour, 60*24*time.Hour)}, progress: all, want: stepReport},
+		"CertificateEnded":        {join: j, state: state{key: key, join: j.hash(), certificate: certificate(-time.Hour, -1)}, progress: all, want: stepExpired},
+		"JoinSecretDeleted":       {state: state{key: key, join: j.hash(), certificate: fresh}, progress: all, want: stepApply},
+		"Gone":                    {join: j, state: state{key: key, join: j.hash(), certificate: fresh, gone: true}, want: stepRemove},
+		"GoneAndHalfRemoved":      {state: state{key: key, join: j.hash(), gone: true}, want: stepRemove},
+		"GoneAndJoinedAgain":      {join: &join{token: "two"}, state: state{key: key, join: j.hash(), certificate: fresh, gone: true}, want: stepKey},
+		"ProfileChanged":          {join: &join{token: "one", profile: profileMirror}, state: state{key: key, join: j.hash(), certificate: fresh}, progress: all, want: stepPrune},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := next(now, tc.join, tc.state, tc.told, at); got != tc.want {
+			if got := next(now, tc.join, tc.state, tc.progress, at); got != tc.want {
 				t.Errorf("step %d, want %d", got, tc.want)
 			}
 		})
@@ -131,9 +132,9 @@ func TestReady(t *testing.T) {
 	if err := r.ready(time.Now()); err == nil || err.Error() != "the agent is not enrolled with the hub yet" {
 		t.Errorf("without a certificate: %v", err)
 	}
-	r.turned.Store(time.Now().UnixNano())
+	r.reconciled.Store(time.Now().UnixNano())
 	if err := r.live(time.Now()); err != nil {
-		t.Errorf("after a turn: %v", err)
+		t.Errorf("after a call of reconcile: %v", err)
 	}
 	if err := r.live(time.Now().Add(stuck + time.Second)); err == nil {
 		t.Error("an agent that is stuck is live")

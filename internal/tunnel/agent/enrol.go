@@ -17,16 +17,21 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
+// Paths, times and limits of the enrolment. secretsPath is the path of Secrets in the agent's
+// namespace, tokenPath that for tokens of the hub's ServiceAccount.
 const (
 	secretsPath = "/api/v1/namespaces/" + tunnel.Namespace + "/secrets/"
 	tokenPath   = "/api/v1/namespaces/" + tunnel.Namespace + "/serviceaccounts/" + HubAccount + "/token"
-	// tokenLife is the requested lifetime of the hub's token. The cluster may grant less.
+	// tokenLife is the life that the agent requests for a token of the hub. The cluster may grant
+	// less.
 	tokenLife = 24 * time.Hour
-	// hubTimeout bounds a redemption or a report: the hub tries the credentials before it answers.
+	// hubTimeout limits one redemption or report, because the hub tries the credentials before it
+	// answers.
 	hubTimeout = 90 * time.Second
 )
 
-// secret reads a Secret in the agent's namespace; nil if it is missing.
+// secret reads the Secret with this name in the agent's namespace. It returns nil, without an
+// error, if the Secret does not exist.
 func (c *cluster) secret(ctx context.Context, name string) (*secret, error) {
 	s := &secret{}
 	err := c.do(ctx, http.MethodGet, secretsPath+name, nil, s)
@@ -36,15 +41,18 @@ func (c *cluster) secret(ctx context.Context, name string) (*secret, error) {
 	return s, err
 }
 
-// keep patches the agents' Secret, unless it changed since s was read: then the error is a
-// conflict. A nil value removes a key.
+// keep patches the Secret with the key and certificate that the agents share, from which s was
+// read. A key with a nil value is removed, and keys that data does not have stay. If another agent
+// has changed the Secret since s was read, the error is an *apiError with the status 409.
 func (c *cluster) keep(ctx context.Context, s state, data map[string]any) error {
 	return c.do(ctx, http.MethodPatch, secretsPath+Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": s.version}, "data": data,
 	}, nil)
 }
 
-// credentials creates a token of the hub's ServiceAccount.
+// credentials creates a token of the hub's ServiceAccount. It returns the token with the address
+// and the authorities of the API server, which the agent sends to the hub. Each call creates
+// another token.
 func (c *cluster) credentials(ctx context.Context) (tunnel.Credentials, error) {
 	var answer struct {
 		Status struct {
@@ -65,17 +73,20 @@ func (c *cluster) credentials(ctx context.Context) (tunnel.Credentials, error) {
 	}, nil
 }
 
-// at returns a hash of the access that the hub must know. A change leads to a report.
+// at returns a hash of the API server's address, server name and authorities, which the hub must
+// know. If it differs from the last reported hash, the agent sends a report.
 func (c *cluster) at() [sha256.Size]byte {
 	return sha256.Sum256(bytes.Join([][]byte{[]byte(c.access.endpoint.String()), []byte(c.access.serverName), c.access.ca}, []byte{0}))
 }
 
-// request creates a certificate request with the state's key.
+// request creates a certificate request with the key of the agents, for the named cluster: PKCS #10
+// in DER. s.key must not be nil.
 func (s state) request(cluster string) ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cluster}}, s.key)
 }
 
-// granted verifies that the certificate from the hub is for the state's key.
+// granted returns an error unless der is a certificate for the key of the agents. It does not
+// verify who issued the certificate.
 func (s state) granted(der []byte) error {
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -87,12 +98,15 @@ func (s state) granted(der []byte) error {
 	return nil
 }
 
-// refused is the hub's reason for a refusal.
+// refused is the error when the hub refuses a redemption or a report. why is the hub's reason.
 type refused struct{ why string }
 
+// Error implements error.
 func (e refused) Error() string { return "the hub refuses: " + e.why }
 
-// redeem exchanges the token of the join for a certificate, and stores the certificate.
+// redeem exchanges the token in the join Secret (v.join) for the agents' certificate, and stores
+// the certificate in the agents' Secret. With the token it sends credentials of the hub for the
+// cluster. The error is of type refused if the hub rejects the token.
 func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
 	given, err := c.credentials(ctx)
 	if err != nil {
@@ -116,7 +130,9 @@ func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
 	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate, joinKey: []byte(v.join.hash())})
 }
 
-// post sends a Redemption. The error is tunnel.ErrGone when the cluster has left the fleet.
+// post sends a Redemption to the hub at the URL in j, and returns the hub's Receipt. The error is
+// tunnel.ErrGone if the cluster has left the fleet, and has type refused if the hub refuses the
+// Redemption. A hub that is busy or fails is another error, and the agent tries again.
 func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tunnel.Receipt, error) {
 	var receipt tunnel.Receipt
 	body, err := json.Marshal(what)
@@ -152,8 +168,11 @@ func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tun
 	return receipt, nil
 }
 
-// report sends new credentials to the hub, and requests a new certificate if that is due. renewal
-// is when to report next.
+// report sends new credentials for the cluster to the hub. If a third of the certificate's life is
+// over, it also requests a new certificate, and stores it in the agents' Secret. It stores the
+// certificate even if the hub refuses the credentials; the error then wraps a refused. renewal is
+// when a third of the token's life is over, so that the agent must report again. It is zero if the
+// hub did not answer.
 func (r *runner) report(ctx context.Context, c *cluster, v view) (renewal time.Time, err error) {
 	now := time.Now()
 	given, err := c.credentials(ctx)

@@ -10,15 +10,17 @@ import (
 )
 
 const (
-	// lately is the age up to which a spare's answer counts for readiness: several probes of each
-	// spare.
+	// lately is the age up to which the hub's last answer counts for readiness. In that time the agent
+	// sends several probes.
 	lately = 10 * time.Second
-	// stuck is how long one iteration of the loop may take: several requests to the cluster
-	// that time out.
+	// stuck is how long one iteration of runner.loop may take. Several requests to the cluster may
+	// time out in one iteration.
 	stuck = 2 * time.Minute
 )
 
-// ready returns an error if the hub cannot use the agent now.
+// ready returns an error, for /readyz, if the hub cannot use the agent now. Either the agent has no
+// certificate or no tunnel, or the hub has not answered for longer than lately. Several goroutines
+// may call it.
 func (r *runner) ready(now time.Time) error {
 	switch a, s := r.current.Load(), r.state.Load(); {
 	case a == nil && (s == nil || s.certificate == nil):
@@ -33,17 +35,19 @@ func (r *runner) ready(now time.Time) error {
 	return nil
 }
 
-// live returns an error if the agent should be restarted.
+// live returns an error, for /healthz, if the agent should be restarted, because one iteration of
+// runner.loop takes longer than stuck. Several goroutines may call it.
 func (r *runner) live(now time.Time) error {
-	if at := time.Unix(0, r.turned.Load()); now.Sub(at) > stuck {
+	if at := time.Unix(0, r.reconciled.Load()); now.Sub(at) > stuck {
 		return fmt.Errorf("the agent has been stuck since %s", at.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// serveHealth serves the health endpoints until ctx ends. It returns an error if it cannot listen.
+// serveHealth serves /healthz and /readyz at o.HealthAddress in the background until ctx ends. It
+// returns an error if it cannot listen.
 func (r *runner) serveHealth(ctx context.Context) error {
-	r.turned.Store(time.Now().UnixNano())
+	r.reconciled.Store(time.Now().UnixNano())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", r.options.HealthAddress)
 	if err != nil {
 		return fmt.Errorf("listen at --health-address: %w", err)

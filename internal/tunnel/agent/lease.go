@@ -8,9 +8,11 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
+// leasePath is the path of the Lease with which the agents of a cluster elect a leader.
 const leasePath = "/apis/coordination.k8s.io/v1/namespaces/" + tunnel.Namespace + "/leases/" + Name
 
-// claim is the spec of a Lease.
+// claim is the spec of the agents' Lease, or the part of the spec that the agent writes. Absent
+// fields are nil.
 type claim struct {
 	Holder      *string    `json:"holderIdentity"`
 	Seconds     *int       `json:"leaseDurationSeconds"`
@@ -22,6 +24,7 @@ type claim struct {
 // microTime is a time in the format of Leases.
 type microTime struct{ time.Time }
 
+// microLayout is the layout of such times, for time.Format.
 const microLayout = "2006-01-02T15:04:05.000000Z07:00"
 
 // MarshalJSON implements json.Marshaler.
@@ -29,6 +32,7 @@ func (t microTime) MarshalJSON() ([]byte, error) {
 	return []byte(`"` + t.UTC().Format(microLayout) + `"`), nil
 }
 
+// value returns what p points to, or the zero value for nil.
 func value[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -36,16 +40,18 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// seen is the last observed state of a Lease. since is by this machine's clock: clocks of other
-// machines are not trusted.
+// seen is the last observed state of the agents' Lease. since is when the agent first observed that
+// state, by the clock of its own machine. The agent does not trust the clocks of other machines.
 type seen struct {
 	holder  string
 	renewed time.Time
 	since   time.Time
 }
 
-// judge returns the observation of a Lease at now, and the spec to write. The spec is nil if the
-// Lease stays as it is; its holder then leads.
+// judge decides whether the agent with the name me takes or renews the Lease. The claim is the spec
+// of the Lease now, and last what judge returned before. judge returns the new observation, and the
+// spec that the agent must write. That spec is nil if the Lease stays as it is: another agent holds
+// it, or me has just renewed it. judge sends no request.
 func judge(now time.Time, last seen, is claim, me string, duration time.Duration) (seen, *claim) {
 	current := seen{holder: value(is.Holder), renewed: value(is.Renewed).Time, since: now}
 	if current.holder == last.holder && current.renewed.Equal(last.renewed) {
@@ -57,7 +63,7 @@ func judge(now time.Time, last seen, is claim, me string, duration time.Duration
 	}
 	switch {
 	case current.holder == me && last.holder == me && now.Sub(current.renewed).Abs() < duration/3:
-		return current, nil // a restarted agent finds its own Lease, and renews it at once
+		return current, nil // a restarted agent finds its own Lease, and renews it at once (next case)
 	case current.holder == me:
 	case current.holder == "" || now.Sub(current.since) > max(duration, time.Duration(value(is.Seconds))*time.Second):
 		next.Acquired, next.Transitions = next.Renewed, new(value(is.Transitions)+1)
@@ -67,7 +73,8 @@ func judge(now time.Time, last seen, is claim, me string, duration time.Duration
 	return current, next
 }
 
-// election decides which agent of a cluster leads: the holder of the Lease.
+// election is the state of the election of a leader among the agents of a cluster: the holder of
+// the Lease leads. Only one goroutine may use it.
 type election struct {
 	me       string
 	duration time.Duration
@@ -75,10 +82,13 @@ type election struct {
 	until    time.Time // this agent leads until then; zero: it does not lead
 }
 
-// leads reports whether this agent leads now.
+// leads reports whether this agent leads at now. It leads for a limited time after a call of hold
+// that has taken or renewed the Lease.
 func (e *election) leads(now time.Time) bool { return now.Before(e.until) }
 
-// hold renews the Lease if this agent has it, and takes it if it is free or expired.
+// hold renews the Lease if this agent has it, and takes it if it is free or expired. nil does not
+// mean that this agent leads; leads reports that. After an error, this agent still leads until the
+// time that an earlier hold set.
 func (e *election) hold(ctx context.Context, c *cluster) error {
 	var lease struct {
 		Metadata metadata `json:"metadata"`
@@ -105,12 +115,14 @@ func (e *election) hold(ctx context.Context, c *cluster) error {
 	if err != nil {
 		return err
 	}
-	// Others take the Lease after its whole duration.
+	// The agent leads for two thirds of the duration. Other agents take the Lease after the whole
+	// duration.
 	e.until = now.Add(e.duration * 2 / 3)
 	return nil
 }
 
-// release clears the holder of this agent's Lease, so that the next agent leads at once.
+// release clears the holder of the Lease, so that another agent leads at once. It does nothing if
+// this agent does not lead. The agent calls it before it ends.
 func (e *election) release(ctx context.Context, c *cluster) error {
 	if !e.leads(time.Now()) {
 		return nil

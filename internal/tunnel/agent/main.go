@@ -16,8 +16,9 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// Main runs the command line of an agent in a cluster, and returns the exit code of the process: 0
-// for success, 1 for a printed error, 2 for an invalid command line.
+// Main runs the command line of an agent in a cluster until SIGINT or SIGTERM, and returns the
+// exit code of the process: 0 for success, 1 for a printed error, 2 for an invalid command
+// line. args are the arguments after the command. It writes the log, too, to errOut.
 func Main(args []string, version string, errOut io.Writer) int {
 	o := DefaultOptions()
 	o.Version, o.Stays = version, true

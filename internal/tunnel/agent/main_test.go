@@ -42,7 +42,7 @@ import (
 )
 
 var (
-	oak    *testenv.Member // has controllers, so that what is owned by what is gone goes
+	oak    *testenv.Member // has controllers, so owned objects are deleted with their owner
 	binary string          // of the agent
 )
 
@@ -81,14 +81,14 @@ type hub struct {
 	authority   *x509.Certificate
 	signer      *ecdsa.PrivateKey
 	life        time.Duration        // of certificates
-	tokens      map[string]string    // by token: the fingerprint of the key that it is for
-	redeemed    int                  // how often
-	refused     int                  // redemptions
-	reports     []tunnel.Credentials // in their order
-	renewals    int                  // of certificates
-	credentials tunnel.Credentials   // the last
+	tokens      map[string]string    // by token: fingerprint of the key that used it; "": unused
+	redeemed    int                  // number of redemptions
+	refused     int                  // number of refused redemptions
+	reports     []tunnel.Credentials // in order of arrival
+	renewals    int                  // number of renewed certificates
+	credentials tunnel.Credentials   // last ones received
 	gone        bool                 // the cluster has left
-	onReport    func()               // of each report that was taken
+	onReport    func()               // called for each accepted report
 }
 
 func newHub(t *testing.T) *hub {

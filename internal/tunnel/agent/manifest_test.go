@@ -168,11 +168,12 @@ func TestManifest(t *testing.T) {
 				"rules:\n- {apiGroups: [example.com], resources: [gadgets], verbs: [get, list, watch]}\n")
 			t.Cleanup(func() {
 				oak.Remove(t, rbacv1.SchemeGroupVersion.String(), "ClusterRole", "", "gadgets")
-				oak.Remove(t, "v1", "Namespace", "", "shop") // with the rights that one profile gives there
+				// Also deletes the rights that one profile grants in the namespace.
+				oak.Remove(t, "v1", "Namespace", "", "shop")
 			})
 			text := h.manifest("one", func(o *manifest.Options) { o.Agent, o.Image = tc.agent, "registry.example/agent:1" })
 			oak.Apply(t, text)
-			oak.Apply(t, text) // again: it changes nothing that may not be
+			oak.Apply(t, text) // a second apply changes no immutable field
 			for account, checks := range map[string][]check{agent.HubAccount: tc.hub, agent.Name: own} {
 				for _, c := range checks {
 					testenv.Eventually(t, "rights of "+account, testenv.Patience, func() error {

@@ -18,7 +18,9 @@ const (
 	ownRolePath   = rolesPath + Name
 )
 
-// hubRights returns the names of the hub's ClusterRoleBindings for a profile.
+// hubRights returns the names of the ClusterRoleBindings that give the hub its rights with an agent
+// profile. It is nil for an unknown profile. Rights of the profile Placement in single namespaces
+// come from RoleBindings, so they are not included.
 func hubRights(profile string) []string {
 	switch profile {
 	case profileAll:
@@ -29,7 +31,8 @@ func hubRights(profile string) []string {
 	return nil
 }
 
-// remove deletes the object at a path. A missing object is no error.
+// remove deletes the object at a path of the API server, and its dependents in the background. If
+// the object does not exist, there is no error.
 func (c *cluster) remove(ctx context.Context, path string) error {
 	err := c.do(ctx, http.MethodDelete, path, map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}, nil)
 	if answered(err, http.StatusNotFound) {
@@ -38,8 +41,10 @@ func (c *cluster) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// prune removes every right of the hub that the profile does not include. Applying a manifest with
-// a smaller profile does not delete the objects of a larger one.
+// prune removes every right of the hub in the cluster that the agent profile does not include:
+// ClusterRoleBindings, and the Roles and RoleBindings with MadeLabel. With the profile Placement,
+// those in namespaces stay. With profile "" it removes all rights. The agent calls prune after a
+// user has applied a manifest, because a manifest with a smaller profile deletes nothing.
 func (c *cluster) prune(ctx context.Context, profile string, namespaces []string) error {
 	for _, name := range []string{AllBinding, MirrorRole, MirrorBuiltinRole} {
 		if slices.Contains(hubRights(profile), name) {
@@ -72,11 +77,14 @@ func (c *cluster) prune(ctx context.Context, profile string, namespaces []string
 	return nil
 }
 
-// dissolve removes everything that the manifest created, except namespaces: they may have content
-// that the agent cannot see. The agents' Secret records the removal, so another agent continues
-// after a crash. The objects that the removal itself needs go last, in one request. dissolve makes
-// the agent's ClusterRole their owner and deletes it, and the garbage collector of the cluster
-// deletes them.
+// dissolve removes everything that the manifest of the agent created, when the cluster has left the
+// fleet. Namespaces stay, because they may have objects that the agent cannot see. It may be called
+// again after an error.
+//
+// The agents use some of the objects until the end. dissolve makes the agent's ClusterRole the
+// owner of these objects, and deletes the ClusterRole. The garbage collector of the cluster then
+// deletes them, some time after dissolve has returned. The agents' Secret records the removal, so
+// after a crash another agent continues.
 func (c *cluster) dissolve(ctx context.Context) error {
 	if err := c.prune(ctx, "", nil); err != nil {
 		return err

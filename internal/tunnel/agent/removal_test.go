@@ -35,10 +35,10 @@ type killer struct {
 
 	mu    sync.Mutex
 	count int
-	at    int // the write; 0: none
+	at    int // number of the write; 0: none
 	after bool
 	kill  func()
-	what  string // was killed at
+	what  string // write at which the process was killed
 }
 
 func newKiller(t *testing.T) *killer {

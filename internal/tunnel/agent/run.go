@@ -38,36 +38,43 @@ type Options struct {
 	HealthAddress string
 	// Timing of the tunnel.
 	Timing tunnel.Timing
-	// Interval is how often the agent reads its Secrets. Lease is the duration of the Lease.
+	// Interval is how often the agent reads its Secrets. Lease is the duration of the Lease by which
+	// the agents of a cluster elect a leader.
 	Interval, Lease time.Duration
 }
 
-// DefaultOptions returns the options of agents in pods.
+// DefaultOptions returns the options of an agent that runs in a pod of the cluster, without Replica
+// and Version.
 func DefaultOptions() Options {
 	return Options{
 		Source: InCluster, Proxy: http.ProxyFromEnvironment, Timing: tunnel.DefaultTiming(), Interval: 5 * time.Second, Lease: 15 * time.Second,
 	}
 }
 
-// firstPause and lastPause bound the pause after a failure.
+// firstPause and lastPause are the shortest and the longest pause after a failure of the agent.
 const firstPause, lastPause = 250 * time.Millisecond, 10 * time.Second
 
-// view is what the agent read from the cluster at one time.
+// view is what the agent read from its cluster at one time. join is the content of the join Secret,
+// which a user applies; nil: it does not exist. state is the content of the Secret that the agents
+// share.
 type view struct {
 	join  *join
 	state state
 }
 
-// outcome is the result of a step.
+// outcome is the result of a step of the leading agent. at is the view for which the step was
+// chosen. reported is the hash of the API server's address (cluster.at) with which the step ran.
+// renewal is when the agent must report again; only stepReport sets it. err is why the step failed.
 type outcome struct {
-	step    step
-	at      view
-	told    [sha256.Size]byte
-	renewal time.Time
-	err     error
+	step     step
+	at       view
+	reported [sha256.Size]byte
+	renewal  time.Time
+	err      error
 }
 
-// connected is a tunnel in operation.
+// connected is a tunnel in operation: a tunnel.Agent that keeps spare connections to the hub. The
+// other fields are what the tunnel was started with.
 type connected struct {
 	agent  *tunnel.Agent
 	to     string // URL of the tunnel
@@ -76,42 +83,47 @@ type connected struct {
 	cancel context.CancelFunc
 }
 
-// ending is the end of a tunnel.
+// ending reports that the tunnel of has ended, with the error of tunnel.Agent.Run.
 type ending struct {
 	of  *connected
 	err error
 }
 
-// runner is the state of a running agent. Only the goroutine of loop uses it, except for the atomic
-// fields.
+// runner is the state of a running agent. Only the goroutine that runs loop uses it, except for the
+// atomic fields.
 type runner struct {
 	options  Options
 	log      logr.Logger
 	cluster  *cluster
 	election election
 
-	told     told
+	progress progress
 	pending  context.CancelFunc // cancels the running step; nil: none runs
 	done     chan outcome
 	failures int
 	notUntil time.Time // earliest time of the next step
-	said     string    // last logged problem, which is logged once
+	said     string    // last logged problem, so that say logs it once
 
 	tunnel *connected
 	ended  chan ending
-	gone   string    // hash of the join whose cluster has left the fleet, per the hub; "": none
-	bare   time.Time // since when the manifest's objects are missing; zero: they exist
+	gone   string    // hash of the join for which the hub returned ErrGone; "": none
+	bare   time.Time // when the agents' Secret was first found missing; zero: it exists
 	parts  sync.WaitGroup
 
-	state   atomic.Pointer[state]
-	access  atomic.Pointer[Access]
-	current atomic.Pointer[tunnel.Agent] // the agent of the tunnel
-	turned  atomic.Int64                 // start of the last turn, Unix nanoseconds
+	state      atomic.Pointer[state]
+	access     atomic.Pointer[Access]
+	current    atomic.Pointer[tunnel.Agent] // the agent of the tunnel
+	reconciled atomic.Int64                 // start of the last call of reconcile, Unix nanoseconds
 }
 
-// Run does the agent's work. It ends when ctx ends, when the cluster has left the fleet and
-// everything is removed, or when there was no connection to the hub for too long
-// (tunnel.ErrSilent). In the last case the caller restarts it.
+// Run does the agent's work in its cluster. It returns nil when ctx ends. It also returns nil when
+// the cluster has left the fleet and the objects of the manifest are removed; with o.Stays it first
+// waits for the end of ctx.
+//
+// It returns an error in three cases. There was no connection to the hub for too long
+// (tunnel.ErrSilent). The agents' Secret was missing for Timing.Exit. Or Run cannot listen at
+// o.HealthAddress. Other failures are logged and retried. Before it returns, Run waits for its
+// goroutines and releases the Lease.
 func Run(ctx context.Context, o Options) error {
 	running, cancel := context.WithCancel(ctx)
 	r := &runner{
@@ -138,8 +150,10 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// loop iterates until ctx ends. gone is true if everything was removed because the cluster has
-// left the fleet.
+// loop calls reconcile until ctx ends, which is no error: after each delay that reconcile returns,
+// and when a tunnel or a step ends. gone is true if the cluster has left the fleet, and an agent
+// has removed the objects of the manifest. The error is tunnel.ErrSilent, or says that the agents'
+// Secret was missing for too long.
 func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -159,8 +173,8 @@ func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 			}
 		}
 		now := time.Now()
-		r.turned.Store(now.UnixNano())
-		wait, err := r.turn(ctx, now)
+		r.reconciled.Store(now.UnixNano())
+		wait, err := r.reconcile(ctx, now)
 		if errors.Is(err, errNotApplied) {
 			if r.gone != "" {
 				return true, nil // another agent has removed everything
@@ -176,7 +190,7 @@ func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 			continue
 		}
 		switch {
-		case answered(err, http.StatusConflict): // the next turn reads again
+		case answered(err, http.StatusConflict): // the next call of reconcile reads again
 			wait = 0
 		case err != nil:
 			failures++
@@ -189,8 +203,9 @@ func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 	}
 }
 
-// pause returns the delay after a number of failures. It doubles with each failure and has a random
-// part, so that agents do not all retry at once.
+// pause returns the delay after a number of failures in a row, which is at least 1. The delay
+// doubles with each failure from firstPause up to lastPause. Part of it is random, so that agents
+// do not all retry at once.
 func pause(failures int) time.Duration {
 	most := lastPause
 	if failures < 8 {
@@ -199,7 +214,8 @@ func pause(failures int) time.Duration {
 	return most/4 + rand.N(most-most/4+1) //nolint:gosec // no secret
 }
 
-// say logs a problem once, until another one or "" follows.
+// say logs a problem, unless the last call had the same text. "" logs nothing, and ends the
+// problem, so that it is logged again if it returns.
 func (r *runner) say(what string) {
 	if what != r.said && what != "" {
 		r.log.Info(what)
@@ -207,9 +223,11 @@ func (r *runner) say(what string) {
 	r.said = what
 }
 
-// turn reads everything, starts the next step if there is one, and returns when to take the next
-// turn.
-func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, err error) {
+// reconcile reads both Secrets of the agent from the cluster, starts or ends the tunnel, and renews
+// the Lease. If this agent leads and no step runs, it starts the next step in the background. wait
+// is the delay until the next call. The error is errNotApplied if the agents' Secret is missing,
+// and an *apiError with status 409 if another agent wrote that Secret.
+func (r *runner) reconcile(ctx context.Context, now time.Time) (wait time.Duration, err error) {
 	if err := r.reach(); err != nil {
 		return 0, err
 	}
@@ -224,8 +242,8 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 	r.state.Store(&v.state)
 	r.keepTunnel(ctx, v)
 	if r.gone != "" && r.gone == v.state.join && !v.state.gone {
-		// The agent that learns that the cluster has left records it. The agent that leads removes
-		// the objects.
+		// The agent to which the hub reports that the cluster has left records it in the agents' Secret.
+		// The agent that leads then removes the objects.
 		if err := r.cluster.keep(ctx, v.state, map[string]any{goneKey: []byte("true")}); err != nil {
 			return 0, fmt.Errorf("note that the cluster has left the fleet: %w", err)
 		}
@@ -238,7 +256,7 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 	wait = r.options.Interval*3/4 + rand.N(r.options.Interval/2) //nolint:gosec // no secret
 	switch {
 	case !r.election.leads(now):
-		r.told = told{} // the next leader sends reports that this agent does not know
+		r.progress = progress{} // the next leader sends reports that this agent does not see
 		if r.pending != nil {
 			r.pending()
 		}
@@ -246,12 +264,13 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 	case now.Before(r.notUntil):
 		wait = min(wait, r.notUntil.Sub(now))
 	default:
-		r.begin(ctx, v, next(now, v.join, v.state, r.told, r.cluster.at()))
+		r.begin(ctx, v, next(now, v.join, v.state, r.progress, r.cluster.at()))
 	}
 	return wait, nil
 }
 
-// reach creates a new client when the access to the cluster changed.
+// reach sets r.cluster, the client for the cluster's API server. It makes a new client when the
+// credentials or the address changed. It sends no request.
 func (r *runner) reach() error {
 	access, err := r.options.Source()
 	if err != nil {
@@ -272,11 +291,14 @@ func (r *runner) reach() error {
 	return nil
 }
 
-// errNotApplied means that the manifest's objects are missing.
+// errNotApplied means that the Secret with the agents' key and certificate is missing: the manifest
+// was not applied, or its objects were removed.
 var errNotApplied = fmt.Errorf("secret %s/%s is missing: apply the manifest that orrery cluster join --pull, or rejoin, prints", tunnel.Namespace, Name)
 
-// look reads the agents' Secret and the join Secret. It returns errNotApplied without the first;
-// join is nil without the second.
+// look reads two Secrets from the cluster: the agents' Secret, with the key and certificate that
+// they share, and the join Secret, which a user applies. The error is errNotApplied if the agents'
+// Secret does not exist. If the join Secret does not exist, v.join is nil without an error. An
+// invalid join Secret is an error.
 func (r *runner) look(ctx context.Context) (v view, err error) {
 	kept, err := r.cluster.secret(ctx, Name)
 	if err != nil {
@@ -293,8 +315,10 @@ func (r *runner) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// begin runs a step in the background, so that the loop can renew the Lease meanwhile. For steps
-// that only a user can do, it logs what to do.
+// begin runs s, the next step of the leading agent, in the background, so that loop can renew the
+// Lease meanwhile. v is the view for which the step was chosen. The result is sent on r.done. For
+// stepNone, stepApply and stepExpired nothing runs; for the last two, begin logs what the user must
+// do.
 func (r *runner) begin(ctx context.Context, v view, s step) {
 	switch s {
 	case stepNone:
@@ -314,13 +338,14 @@ func (r *runner) begin(ctx context.Context, v view, s step) {
 	r.pending = cancel
 	c := r.cluster
 	r.parts.Go(func() {
-		o := outcome{step: s, at: v, told: c.at()}
+		o := outcome{step: s, at: v, reported: c.at()}
 		o.renewal, o.err = r.do(ctx, c, v, s)
 		r.done <- o
 	})
 }
 
-// do runs one step. renewal is when to report again, set by stepReport.
+// do runs one step with the client c, for the view v. renewal is when the agent must report again;
+// only stepReport sets it. do changes no field of r, since it runs in another goroutine than loop.
 func (r *runner) do(ctx context.Context, c *cluster, v view, s step) (renewal time.Time, err error) {
 	switch s {
 	case stepKey:
@@ -341,7 +366,9 @@ func (r *runner) do(ctx context.Context, c *cluster, v view, s step) (renewal ti
 	return renewal, err
 }
 
-// finish records the result of a step. last is true if everything is removed.
+// finish records the result of a step of the leading agent, and logs its error. After an error the
+// next step waits for a pause. last is true if the cluster has left the fleet and the step has
+// removed the objects of the manifest.
 func (r *runner) finish(o outcome) (last bool) {
 	r.pending()
 	r.pending = nil
@@ -350,26 +377,27 @@ func (r *runner) finish(o outcome) (last bool) {
 		r.failures = 0
 	case errors.Is(o.err, tunnel.ErrGone):
 		r.gone = o.at.state.join
-	// No failures: another agent acts.
+	// These are no failures of this agent: it does not lead any more, or another agent wrote the
+	// Secret.
 	case !errors.Is(o.err, context.Canceled) && !answered(o.err, http.StatusConflict):
 		r.failures++
 		r.notUntil = time.Now().Add(pause(r.failures))
 		r.say(o.err.Error())
 	}
 	if _, ok := errors.AsType[refused](o.err); ok && o.step == stepRedeem {
-		r.told.refused = o.at.join.hash()
+		r.progress.refused = o.at.join.hash()
 	}
 	if o.err != nil {
 		return false
 	}
 	switch o.step {
 	case stepRedeem:
-		r.told.at = [sha256.Size]byte{} // the hub ends the token after a report
+		r.progress.at = [sha256.Size]byte{} // the hub ends the token after a report
 		r.log.Info("enrolled with the hub", "cluster", o.at.join.cluster, "hub", o.at.join.url.Host)
 	case stepReport:
-		r.told.at, r.told.renewal = o.told, o.renewal
+		r.progress.at, r.progress.renewal = o.reported, o.renewal
 	case stepPrune:
-		r.told.rights = o.at.join.rights()
+		r.progress.rights = o.at.join.rights()
 	case stepRemove:
 		return true
 	case stepKey, stepNone, stepApply, stepExpired:
@@ -377,7 +405,8 @@ func (r *runner) finish(o outcome) (last bool) {
 	return false
 }
 
-// dialer returns an agent of the tunnel for a join.
+// dialer returns a new tunnel.Agent for the hub in j, which is not running and has no destinations.
+// identity returns the certificate and key of the agent.
 func (r *runner) dialer(j *join, identity func() (tls.Certificate, error)) *tunnel.Agent {
 	return &tunnel.Agent{
 		URL: j.at("wss", tunnel.Path), TLS: j.trust(), Proxy: r.options.Proxy, Identity: identity,
@@ -385,8 +414,9 @@ func (r *runner) dialer(j *join, identity func() (tls.Certificate, error)) *tunn
 	}
 }
 
-// keepTunnel starts, keeps or ends the tunnel as the join requires. A tunnel survives a renewed
-// certificate, but not another join.
+// keepTunnel starts, keeps or ends the tunnel to the hub. The tunnel runs while there is a join
+// Secret and a certificate, and the cluster has not left the fleet. Another URL, authority or join
+// restarts the tunnel. A renewed certificate does not.
 func (r *runner) keepTunnel(ctx context.Context, v view) {
 	wanted := v.join != nil && v.state.certificate != nil && !v.state.gone && r.gone != v.state.join
 	if t := r.tunnel; t != nil && (!wanted || t.to != v.join.at("wss", tunnel.Path) || t.ca != string(v.join.ca) || t.join != v.state.join) {
@@ -421,7 +451,8 @@ func (r *runner) keepTunnel(ctx context.Context, v view) {
 	})
 }
 
-// lost handles the end of a tunnel. An error ends the agent.
+// lost handles the end of a tunnel. The returned error ends the agent. It is nil if the agent
+// itself ended the tunnel, or if the cluster has left the fleet, which lost records.
 func (r *runner) lost(e ending) error {
 	e.of.cancel()
 	if e.of != r.tunnel {
@@ -436,7 +467,9 @@ func (r *runner) lost(e ending) error {
 	return e.err
 }
 
-// resign gives the Lease up, so that the next agent leads at once.
+// resign gives up the Lease, so that another agent leads at once, and closes the client. Run calls
+// it at its end. It works after the end of ctx, too, and takes at most 2 s. A failure is only
+// logged.
 func (r *runner) resign(ctx context.Context) {
 	if r.cluster == nil {
 		return

@@ -285,7 +285,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 // return after every connection was reset. The agents are another process. A round takes seconds,
 // so there are at most three.
 func BenchmarkSpares(b *testing.B) {
-	const agents, rounds = 1000, 3
+	const agents, most = 1000, 3
 	s := unhurried(b)
 	s.patience = 5 * time.Minute
 	memory := func() float64 {
@@ -308,7 +308,7 @@ func BenchmarkSpares(b *testing.B) {
 	s.await("all agents are there", all)
 	var back []time.Duration
 	for b.Loop() {
-		if len(back) == rounds {
+		if len(back) == most {
 			continue
 		}
 		start := time.Now()

@@ -10,22 +10,27 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// mostAttempts bounds the spares that one dial waits for. Spares that were heard since the dial
-// began are tried beyond that.
+// mostAttempts is how many spare connections one dial tries at the same time. If the agent has sent
+// something on another spare since the dial began, the dial tries that one beyond the limit.
 const mostAttempts = 6
 
-// ErrNoAgent means that no agent of the cluster is connected, and none connected in time.
+// ErrNoAgent means that no agent of the cluster was connected, and none connected within the time
+// limit of a dial. Errors of Dial wrap it.
 var ErrNoAgent = errors.New("no agent of the cluster is connected")
 
-// attempt is the result of dialling on one spare.
+// attempt is the result of dialling through one spare connection of an agent.
 type attempt struct {
 	conn net.Conn
 	err  error
 }
 
-// Dial connects to a destination in a cluster. It tries a spare and, while there is no answer,
-// another one after each Timing.Hedge. The first connection is used, and the others are closed. If
-// there is no spare, Dial waits for one for at most Timing.Patience.
+// Dial connects to a destination in a cluster through an agent, within Timing.Patience. destination
+// is a name such as tunnel.APIServer. Dial uses a spare connection (one that an agent keeps open),
+// and waits for one if there is none. While there is no answer, it tries another spare after each
+// Timing.Hedge. The first connection is returned, and the others are closed.
+//
+// If an agent refuses, Dial returns that error at once. The error wraps ErrNoAgent if no agent was
+// connected, also for an unknown cluster. ctx limits only the dial, not the connection.
 func (g *Gateway) Dial(ctx context.Context, cluster, destination string) (net.Conn, error) {
 	start := time.Now()
 	conn, err := g.dial(ctx, cluster, destination)
@@ -38,6 +43,7 @@ func (g *Gateway) Dial(ctx context.Context, cluster, destination string) (net.Co
 	return conn, nil
 }
 
+// dial does the work of Dial, which counts and times the calls.
 func (g *Gateway) dial(ctx context.Context, name, destination string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan attempt, mostAttempts)
@@ -103,8 +109,8 @@ func (g *Gateway) dial(ctx context.Context, name, destination string) (net.Conn,
 	}
 }
 
-// wait registers a dial for a cluster, which may have no agents yet. The caller calls waited
-// afterwards.
+// wait returns the entry of a cluster for a dial, and creates it if the cluster has no agents yet.
+// The entry is not removed until the caller calls waited. It takes g.mu.
 func (g *Gateway) wait(name string) *cluster {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -113,6 +119,8 @@ func (g *Gateway) wait(name string) *cluster {
 	return c
 }
 
+// waited ends what wait has begun: the entry of the cluster may be removed if nothing else needs
+// it. It takes g.mu.
 func (g *Gateway) waited(c *cluster) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,8 +128,9 @@ func (g *Gateway) waited(c *cluster) {
 	g.tidy(c)
 }
 
-// next takes the spare that was heard last, if that was after since. If there is none, the channel
-// is closed when a spare arrives.
+// next takes a spare connection of the cluster for a dial: the one on which an agent has sent
+// something last, if that was after since. If there is none, it returns nil and a channel that is
+// closed when a spare arrives. It takes g.mu.
 func (g *Gateway) next(c *cluster, since time.Time) (*spare, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,12 +143,15 @@ func (g *Gateway) next(c *cluster, since time.Time) (*spare, <-chan struct{}) {
 	return s, nil
 }
 
-// refusedError is the reason why an agent did not connect to the destination.
+// refusedError is the error of a dial that an agent refused. why is the agent's reason.
 type refusedError struct{ why string }
 
+// Error implements error.
 func (e *refusedError) Error() string { return "the agent says: " + e.why }
 
-// attempt dials the destination through one spare. It ends with ctx.
+// attempt asks the agent to connect the spare s to the destination, and waits for the answer until
+// ctx ends. s must come from next. After an error the spare is closed. The error is a *refusedError
+// if the agent refuses. After a success, ctx no longer affects the connection.
 func (g *Gateway) attempt(ctx context.Context, s *spare, destination string) (net.Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.ws.Close() })
 	if err := s.write(tunnel.Word{Dial: destination}, g.options.Timing.Silence); err != nil {

@@ -84,7 +84,7 @@ func TestFaults(t *testing.T) {
 		},
 	}
 	timing := quick()
-	timing.Handshake = 10 * time.Second // one that is swallowed is begun again within patience
+	timing.Handshake = 10 * time.Second // a swallowed handshake must be retried within patience
 	sites := map[string]*site{}
 	for name := range faults {
 		sites[name] = newSiteWith(t, timing)
@@ -99,7 +99,9 @@ func TestFaults(t *testing.T) {
 			}
 			tried = time.Now()
 			var taken []net.Conn
-			for range tunnel.MaxSpares { // within one second, or once more
+			// The agent keeps as many spares only if all were used within one second. Else this
+			// is repeated.
+			for range tunnel.MaxSpares {
 				taken = append(taken, s.dial("oak"))
 			}
 			for _, c := range taken {
@@ -160,7 +162,7 @@ func TestGivenUp(t *testing.T) {
 // agent must have dropped them.
 func TestMostSpares(t *testing.T) {
 	timing := quick()
-	timing.Silence = patience // these say nothing
+	timing.Silence = patience // these spares answer no probes
 	s := newSiteWith(t, timing)
 	a := s.agent("oak")
 	closed := make(chan int, tunnel.MaxSpares+1)

@@ -27,32 +27,37 @@ import (
 
 // Limits on what agents can make the hub hold.
 const (
-	// maxHandshakes bounds the connections that are not authenticated yet; see slots.Pool.
+	// maxHandshakes is the maximum number of connections that are not authenticated yet. Beyond it,
+	// slots.Pool closes one.
 	maxHandshakes = 256
-	// maxReplicas bounds the agents of one cluster.
+	// maxReplicas is the maximum number of agents of one cluster.
 	maxReplicas = 8
-	// A spare on which an agent sends more than wordsPerSecond, after a burst of wordsAtOnce, is
-	// closed.
+	// wordsPerSecond limits the messages of an agent on a spare connection, after a burst of
+	// wordsAtOnce. The gateway closes a spare with more messages.
 	wordsPerSecond, wordsAtOnce = 2, 16
 )
 
-// ErrGone is the error that Admit returns for an agent whose cluster has left the fleet.
+// ErrGone is the error that Options.Admit returns for an agent whose cluster has left the fleet. It
+// is tunnel.ErrGone.
 var ErrGone = tunnel.ErrGone
 
 // Options of a Gateway.
 type Options struct {
-	// Admit returns the cluster of a certificate whose key signed a challenge. An error refuses the
-	// agent and is sent to it. ErrGone makes the agent remove itself, even with an expired
-	// certificate, which is never admitted.
+	// Admit returns the cluster to which a certificate was issued. The agent has proven that it
+	// holds the key. Admit may be called several times for a connection, and from several
+	// goroutines. An error refuses the agent and is sent to it. ErrGone makes the agent remove
+	// itself, even if its certificate has expired. The gateway refuses expired certificates itself.
 	Admit func(ctx context.Context, certificate *x509.Certificate) (cluster string, err error)
-	// Changed is called when agents of a cluster connected, disconnected or changed. It must not
-	// block. It may be nil.
+	// Changed is called when agents of a cluster connected, disconnected or changed. Several
+	// goroutines call it, also if Agents returns the same as before. It must not block. It may
+	// be nil.
 	Changed func(cluster string)
 	Timing  tunnel.Timing
 	Log     logr.Logger
 }
 
-// Gateway accepts agents, as an http.Handler at tunnel.Path, and dials clusters through them.
+// Gateway accepts the connections of agents, as the http.Handler for tunnel.Path, and connects the
+// hub to clusters through them. Several goroutines may use it.
 type Gateway struct {
 	options    Options
 	upgrader   websocket.Upgrader
@@ -60,28 +65,30 @@ type Gateway struct {
 
 	mu        sync.Mutex
 	clusters  map[string]*cluster
-	reporting map[string]bool // clusters with a report in progress
+	reporting map[string]bool // clusters whose report is being processed
 	ended     bool
 }
 
-// cluster holds the agents and connections of one cluster.
+// cluster is the entry of one cluster: its agents, their connections, and the number of dials that
+// wait for a connection. Gateway.mu guards it.
 type cluster struct {
 	name     string
 	replicas map[string]*replica
-	spares   []*spare // the one that was heard last comes last
+	spares   []*spare // available to dials, in the order in which they were last heard
 	open     map[*held]bool
 	arrived  chan struct{} // closed and replaced when a spare arrives
 	waiting  int           // dials that wait for a spare
 }
 
-// replica is one agent.
+// replica is one agent of a cluster. Gateway.judge removes it when it was silent for too long.
+// Gateway.mu guards it.
 type replica struct {
 	agent  Agent
 	spares int
 	heard  time.Time
 	silent *time.Timer
-	// certificate of its last connection. Connections share the value if the certificate is the
-	// same.
+	// certificate of its last connection. Connections with the same certificate share the pointer,
+	// so that Recheck checks it once.
 	certificate *x509.Certificate
 }
 
@@ -89,25 +96,27 @@ type replica struct {
 type Agent struct {
 	// Replica identifies the agent among the agents of the cluster.
 	Replica, Version string
-	// Address of the client of its last connection: the agent, or the last proxy in front of the
-	// hub.
+	// Address is the remote address of its last connection: that of the agent, or of the last
+	// proxy in front of the hub.
 	Address string
-	// Spares is the number of its spares.
+	// Spares is the number of its connections that wait for a dial.
 	Spares int
-	// Since is when it connected, after it was away.
+	// Since is when it connected for the first time, or after it counted as disconnected.
 	Since time.Time
 	// CertificateEnds is when its certificate expires.
 	CertificateEnds time.Time
 }
 
-// held is a connection to an agent: a spare, or a connection in use.
+// held is an open connection to an agent: a spare one, or one that a dial uses. A timer closes it
+// when the agent's certificate expires.
 type held struct {
 	ws          *websocket.Conn
 	certificate *x509.Certificate
 	expiry      *time.Timer
 }
 
-// spare is a connection that waits to be used.
+// spare is an open connection to an agent that waits for a dial. The dial takes it, sends the
+// destination, and waits for the agent's answer. Then it is the connection to the destination.
 type spare struct {
 	held
 
@@ -116,10 +125,11 @@ type spare struct {
 	heard    time.Time // guarded by the gateway's mu
 	writing  sync.Mutex
 	dialling atomic.Bool
-	answer   chan tunnel.Word // to a dial; closed if the connection ends first
+	answer   chan tunnel.Word // from listen to the dial; closed if the connection ends first
 }
 
-// New returns a Gateway.
+// New returns a Gateway for the options. It starts nothing, and holds no resources until agents
+// connect.
 func New(o Options) *Gateway {
 	if o.Changed == nil {
 		o.Changed = func(string) {}
@@ -129,24 +139,25 @@ func New(o Options) *Gateway {
 		upgrader: websocket.Upgrader{
 			Subprotocols: []string{tunnel.Protocol}, HandshakeTimeout: o.Timing.Handshake,
 			ReadBufferSize: 1 << 10, WriteBufferSize: 16 << 10, WriteBufferPool: &sync.Pool{},
-			// Agents are no browsers.
+			// Agents are no browsers, and only browsers send an Origin.
 			CheckOrigin: func(r *http.Request) bool { return r.Header.Get("Origin") == "" },
 		},
 		handshakes: slots.New(slots.Options{Limit: maxHandshakes, Closed: refusals.WithLabelValues("Busy").Inc, Log: o.Log}),
 	}
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler for tunnel.Path. It upgrades the request of an agent to a
+// WebSocket and returns; the connection goes on in the background.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if ws, slot := g.upgrade(w, r); ws != nil {
-		// The goroutine of the request would keep its buffers.
+		// A new goroutine continues, because that of the request would keep the buffers of the request.
 		go g.greet(ws, slot, r.RemoteAddr) //nolint:contextcheck // the connection outlives the request
 	}
 }
 
-// upgrade turns a request into a WebSocket, and takes a handshake slot, which the caller releases.
-// The connection is closed when another one needs the slot. upgrade returns nil if the request is
-// invalid; the client has its answer then.
+// upgrade turns a request of an agent into a WebSocket. It also takes a slot for a connection that
+// is not authenticated, which the caller must release. If slots are scarce, the pool may close the
+// WebSocket. For an invalid request, upgrade answers with an error and returns nil.
 func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, *slots.Slot) {
 	if !slices.Contains(websocket.Subprotocols(r), tunnel.Protocol) {
 		refusals.WithLabelValues("Protocol").Inc()
@@ -162,7 +173,9 @@ func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Co
 	return ws, g.handshakes.Take(r.RemoteAddr, drop)
 }
 
-// greet authenticates an agent and keeps its connection as a spare.
+// greet authenticates the agent at address within Timing.Handshake, keeps its connection ws as a
+// spare, and serves the spare until a dial uses it or it is lost. It releases slot. ServeHTTP
+// starts it as a goroutine.
 func (g *Gateway) greet(ws *websocket.Conn, slot *slots.Slot, address string) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.options.Timing.Handshake)
 	stop := context.AfterFunc(ctx, func() { _ = ws.Close() })
@@ -172,7 +185,7 @@ func (g *Gateway) greet(ws *websocket.Conn, slot *slots.Slot, address string) {
 	if err == nil {
 		s, err = g.keep(ws, certificate, name, hello, address)
 	}
-	if err == nil { // a Recheck after meet did not see the connection
+	if err == nil { // again, since a Recheck between meet and keep did not see the connection
 		_, err = g.options.Admit(ctx, certificate)
 	}
 	if err != nil {
@@ -192,8 +205,9 @@ func (g *Gateway) greet(ws *websocket.Conn, slot *slots.Slot, address string) {
 	}
 }
 
-// refuse sends the reason to the agent, and counts and logs the refusal. A connection that lost its
-// slot is closed already, and counted as Busy.
+// refuse sends err, the reason of a refusal, to the agent, and counts and logs the refusal. It does
+// nothing if the pool has taken the slot away: that connection is closed already, and was counted
+// as Busy.
 func (g *Gateway) refuse(ws *websocket.Conn, slot *slots.Slot, address, cluster string, err error) {
 	if !slot.Held() {
 		return
@@ -204,11 +218,15 @@ func (g *Gateway) refuse(ws *websocket.Conn, slot *slots.Slot, address, cluster 
 	_ = ws.WriteJSON(tunnel.Welcome{Refused: err.Error(), Gone: errors.Is(err, ErrGone)})
 }
 
-// meet sends a challenge and verifies the answer. It returns the cluster of the agent.
+// meet authenticates an agent on a new connection: it sends a challenge and verifies the answer. It
+// returns the answer (hello), the agent's certificate, and the cluster that Options.Admit returns
+// for the certificate. For an expired certificate the error is ErrGone if Admit returns ErrGone, so
+// that the agent removes itself. Otherwise it is a message with the command that joins the cluster
+// again.
 func (g *Gateway) meet(ctx context.Context, ws *websocket.Conn) (hello tunnel.Hello, certificate *x509.Certificate, cluster string, err error) {
 	ws.SetReadLimit(tunnel.MaxHello)
 	challenge := tunnel.Challenge{Nonce: make([]byte, 32)}
-	_, _ = rand.Read(challenge.Nonce) // it never fails
+	_, _ = rand.Read(challenge.Nonce) // rand.Read never fails
 	if err = ws.WriteJSON(challenge); err != nil {
 		return hello, nil, "", err
 	}
@@ -231,8 +249,9 @@ func (g *Gateway) meet(ctx context.Context, ws *websocket.Conn) (hello tunnel.He
 	return hello, certificate, cluster, err
 }
 
-// keep registers a connection of an admitted agent. It fails if the cluster has too many agents, or
-// the hub stops.
+// keep registers a connection of an agent that meet has authenticated. name is the cluster. The
+// connection will be closed when the certificate expires. Dials cannot use it until g.admit. It is
+// an error if the cluster has too many agents, or the hub stops.
 func (g *Gateway) keep(ws *websocket.Conn, certificate *x509.Certificate, name string, hello tunnel.Hello, address string) (*spare, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -261,15 +280,17 @@ func (g *Gateway) keep(ws *websocket.Conn, certificate *x509.Certificate, name s
 	return s, nil
 }
 
-// admit makes a spare available to dials.
+// admit makes a connection that keep has registered available to dials, as a spare. If the agent
+// already has tunnel.MaxSpares, its oldest spare is closed. admit closes the new one instead if
+// judge has removed the agent meanwhile, or the hub stops.
 func (g *Gateway) admit(s *spare) {
 	s.ws.SetReadLimit(tunnel.MaxWord)
 	g.mu.Lock()
 	c, r := s.of, s.by
-	if r.spares >= tunnel.MaxSpares { // the agent dropped one, and the hub does not know yet
+	if r.spares >= tunnel.MaxSpares { // the agent closed one, and the hub has not seen that yet
 		oldest := c.spares[slices.IndexFunc(c.spares, func(o *spare) bool { return o.by == r })]
 		g.leave(oldest)
-		go func() { _ = oldest.ws.Close() }() // as in judge
+		go func() { _ = oldest.ws.Close() }() // Close may block
 	}
 	if g.ended || c.replicas[r.agent.Replica] != r {
 		g.mu.Unlock()
@@ -286,10 +307,13 @@ func (g *Gateway) admit(s *spare) {
 	g.options.Changed(c.name)
 }
 
-// limit returns how long an agent may be silent.
+// limit returns how long an agent may send nothing on all its spare connections until it counts as
+// disconnected.
 func (g *Gateway) limit() time.Duration { return g.options.Timing.Probe + g.options.Timing.Silence }
 
-// judge removes an agent that was silent for too long, and closes its spares.
+// judge removes an agent that has sent nothing for too long, and closes its spare connections;
+// connections in use stay. A timer of the agent calls it. If the agent has sent something since the
+// timer was set, judge sets the timer again.
 func (g *Gateway) judge(c *cluster, r *replica) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -311,9 +335,10 @@ func (g *Gateway) judge(c *cluster, r *replica) {
 	go g.options.Changed(c.name)
 }
 
-// listen reads the messages on a spare until the spare is used or lost. It closes a spare without a
-// message in the time in which the agent probes all its spares: the agent dropped it, and a proxy
-// in between did not close it.
+// listen reads the messages of an agent on a spare connection and answers probes, until a dial uses
+// the spare or the spare is lost. An agent probes all its spares, one after the other. If a spare
+// had no message during that time, listen closes it: the agent has closed it, and a proxy between
+// them has not.
 func (g *Gateway) listen(s *spare) {
 	words := rate.NewLimiter(wordsPerSecond, wordsAtOnce)
 	for {
@@ -330,7 +355,7 @@ func (g *Gateway) listen(s *spare) {
 				err = s.write(tunnel.Word{Probe: w.Probe}, g.options.Timing.Silence)
 			}
 		case s.dialling.Load() && (w.OK || w.Refused != ""):
-			// If the connection is closed, the stream's Read fails.
+			// If the connection is closed, the dial's next Read fails.
 			_ = s.ws.SetReadDeadline(time.Time{})
 			s.answer <- w
 			return // the dial has the connection now
@@ -346,7 +371,8 @@ func (g *Gateway) listen(s *spare) {
 	}
 }
 
-// heard records that the agent of a spare answered. That spare is used next.
+// heard records that the agent sent a message on a spare connection. The next dial takes the spare
+// with the most recent message.
 func (g *Gateway) heard(s *spare) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -357,7 +383,8 @@ func (g *Gateway) heard(s *spare) {
 	}
 }
 
-// write sends a message to an agent, which must accept it within a time.
+// write sends the message w to an agent, as JSON. It is an error if w is not sent within the given
+// time. Several goroutines may call it.
 func (s *spare) write(w any, within time.Duration) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -367,7 +394,7 @@ func (s *spare) write(w any, within time.Duration) error {
 	return errors.Join(s.ws.WriteJSON(w), s.ws.SetWriteDeadline(time.Time{}))
 }
 
-// lost removes a spare that was not used, or that ended before the agent answered the dial.
+// lost removes a spare connection that ended before the agent answered a dial on it.
 func (g *Gateway) lost(s *spare) {
 	g.mu.Lock()
 	g.leave(s)
@@ -375,7 +402,8 @@ func (g *Gateway) lost(s *spare) {
 	g.release(s.of, &s.held)
 }
 
-// leave removes a spare from the available ones. The caller holds mu.
+// leave removes a spare connection from those that dials can take, and does not close it. It does
+// nothing if the spare was removed before. The caller holds g.mu.
 func (g *Gateway) leave(s *spare) {
 	if i := slices.Index(s.of.spares, s); i >= 0 {
 		s.of.spares = slices.Delete(s.of.spares, i, i+1)
@@ -383,7 +411,8 @@ func (g *Gateway) leave(s *spare) {
 	}
 }
 
-// release removes a connection that has ended.
+// release removes the record of a connection that has ended, and calls Options.Changed. It takes
+// g.mu.
 func (g *Gateway) release(c *cluster, h *held) {
 	h.expiry.Stop()
 	g.mu.Lock()
@@ -393,14 +422,15 @@ func (g *Gateway) release(c *cluster, h *held) {
 	g.options.Changed(c.name)
 }
 
-// tidy removes a cluster without agents, connections and waiting dials. The caller holds mu.
+// tidy removes the entry of a cluster that has no agents, no connections and no waiting dials. The
+// caller holds g.mu.
 func (g *Gateway) tidy(c *cluster) {
 	if len(c.replicas) == 0 && len(c.open) == 0 && c.waiting == 0 && g.clusters[c.name] == c {
 		delete(g.clusters, c.name)
 	}
 }
 
-// find returns the entry of a cluster, which it creates if necessary. The caller holds mu.
+// find returns the entry of a cluster, which it creates if necessary. The caller holds g.mu.
 func (g *Gateway) find(name string) *cluster {
 	c := g.clusters[name]
 	if c == nil {
@@ -410,7 +440,9 @@ func (g *Gateway) find(name string) *cluster {
 	return c
 }
 
-// Agents returns the connected agents of a cluster, sorted by replica; nil if there is none.
+// Agents returns the connected agents of a cluster, sorted by name: those that have a spare
+// connection, so that the hub can dial through them. It is empty or nil if there is none. The
+// caller may change the slice.
 func (g *Gateway) Agents(cluster string) []Agent {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -430,16 +462,17 @@ func (g *Gateway) Agents(cluster string) []Agent {
 	return agents
 }
 
-// Clusters returns the names of clusters with agents or connections, or with a dial that waits,
-// sorted.
+// Clusters returns the names, sorted, of the clusters that have agents, connections of agents, or a
+// dial that waits for an agent.
 func (g *Gateway) Clusters() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Sorted(maps.Keys(g.clusters))
 }
 
-// Recheck calls Admit again for each connection of a cluster, and closes those that are refused
-// now. Connections in use are closed as well.
+// Recheck calls Options.Admit again for the certificates of the connected agents of a cluster. It
+// closes the connections whose certificate is refused now, also those in use. Package enrollment
+// calls it after a certificate may have been revoked. After the end of ctx it closes none.
 func (g *Gateway) Recheck(ctx context.Context, cluster string) {
 	g.mu.Lock()
 	var all []*held
@@ -463,7 +496,8 @@ func (g *Gateway) Recheck(ctx context.Context, cluster string) {
 	}
 }
 
-// Close closes every connection and refuses new ones.
+// Close closes every connection of agents, in the background, and makes the gateway refuse new
+// ones. It does not wait.
 func (g *Gateway) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -62,8 +62,9 @@ type site struct {
 	changed  chan struct{}
 
 	mu      sync.Mutex
-	refused map[string]error // by cluster: what Admit says
-	judged  func()           // called when Admit has judged, before it says so; may be nil
+	refused map[string]error // results of Admit that are errors, by cluster
+	// Called before Admit returns its result; may be nil.
+	judged func()
 }
 
 func newSite(t *testing.T) *site {
@@ -122,7 +123,8 @@ func (s *site) await(what string, so func() bool) {
 	for !so() {
 		select {
 		case <-s.changed:
-		case <-time.After(20 * time.Millisecond): // not everything that is waited for is told
+		// The gateway does not report everything that tests wait for.
+		case <-time.After(20 * time.Millisecond):
 		case <-end:
 			s.t.Fatalf("in vain: %s", what)
 		}
@@ -283,8 +285,9 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestEndIsTold: when the destination ends a connection, the client of the hub reads the end.
-func TestEndIsTold(t *testing.T) {
+// TestEndReachesTheClient: when the destination ends a connection, the client of the hub reads the
+// end.
+func TestEndReachesTheClient(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
 	a.Destinations[tunnel.APIServer] = func(context.Context) (net.Conn, error) {
@@ -501,7 +504,7 @@ func TestSlowReader(t *testing.T) {
 		_, err := c.Write(make([]byte, size))
 		wrote <- err
 	}()
-	idle := time.NewTimer(2 * s.timing.Dead) // the time is what is tried here
+	idle := time.NewTimer(2 * s.timing.Dead) // the test is about this time
 	<-idle.C
 	close(read)
 	if n, err := io.CopyN(io.Discard, c, size); err != nil {
@@ -599,7 +602,7 @@ func TestDark(t *testing.T) {
 	if err := says(t, s.dial("oak"), "hello"); err != nil {
 		t.Error(err)
 	}
-	stop() // those hang still
+	stop() // ends attempts that still hang
 }
 
 // TestResets: after each reset the cluster can be dialled, and nothing of the earlier connections
@@ -682,7 +685,7 @@ var attacks = map[string]func(*websocket.Conn) error{
 	"Flood": func(ws *websocket.Conn) error {
 		for range 10_000 {
 			if err := ws.WriteJSON(tunnel.Word{Probe: 1}); err != nil {
-				return nil // it was closed, which is what is wanted
+				return nil // the hub closed the connection, as it should
 			}
 		}
 		return nil

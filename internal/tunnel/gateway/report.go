@@ -13,15 +13,16 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// reportTime bounds the processing of one report.
+// reportTime limits the processing of one report of an agent.
 const reportTime = time.Minute
 
-// Taker validates and stores the report of an agent that proved with the certificate to belong to
-// the cluster.
+// Taker processes the report of an agent, and returns the answer to the agent. The agent has proved
+// with the certificate that it belongs to the cluster. ctx ends after reportTime.
 type Taker func(ctx context.Context, certificate *x509.Certificate, cluster string, report tunnel.Report) tunnel.Receipt
 
-// Reports returns the handler of tunnel.ReportPath. Agents authenticate as on tunnel.Path, send one
-// report, and get one answer. Only one report of a cluster is processed at a time.
+// Reports returns the http.Handler for tunnel.ReportPath. An agent authenticates as on tunnel.Path,
+// sends one report, and gets the answer of take. Only one report of a cluster is processed at a
+// time; a second one is refused at once.
 func (g *Gateway) Reports(take Taker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ws, slot := g.upgrade(w, r); ws != nil {
@@ -31,7 +32,8 @@ func (g *Gateway) Reports(take Taker) http.Handler {
 	})
 }
 
-// receive processes one report. It releases the handshake slot.
+// receive authenticates an agent on the WebSocket ws, reads its report, and sends it the answer of
+// take. It releases slot, and does not close ws.
 func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, slot *slots.Slot, address string, take Taker) {
 	meeting, cancel := context.WithTimeout(ctx, g.options.Timing.Handshake)
 	defer cancel()
@@ -57,7 +59,8 @@ func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, slot *slots.S
 	}
 }
 
-// once runs take, unless another report of the cluster is being processed.
+// once calls take and returns its answer; ctx of take ends after reportTime. If another report of
+// the cluster is being processed, it returns a refusal instead.
 func (g *Gateway) once(ctx context.Context, cluster string, take func(context.Context) tunnel.Receipt) tunnel.Receipt {
 	g.mu.Lock()
 	busy := g.reporting[cluster]

@@ -30,7 +30,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel/agent"
 )
 
-// Options of a manifest.
+// Options are the contents of an agent's manifest, which Objects builds. Cluster, URL, Token and
+// Key are required.
 type Options struct {
 	// Cluster is the name of the joining Cluster.
 	Cluster string
@@ -52,13 +53,14 @@ type Options struct {
 
 const (
 	healthPort = 8081
-	// memory is the request of a replica. limit is what a replica needs with ten open execs,
-	// doubled. The garbage collector keeps below limitSoft.
+	// memory is the memory request of a pod of the agent. limit is its memory limit: twice what a pod
+	// needs with ten open execs. The garbage collector keeps the memory below limitSoft.
 	memory, limit, limitSoft = "16Mi", "96Mi", "64MiB"
 )
 
-// Objects returns the objects of a manifest, in the order in which they must be applied. Cluster,
-// URL, Token and Key are required.
+// Objects returns the objects of an agent's manifest, in the order in which they must be applied in
+// the cluster. It is an error if Cluster, URL, Token or Key of o is missing; other values are not
+// checked. If o.Image is "", the Deployment and the PodDisruptionBudget are left out.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Cluster == "" || o.URL == "" || o.Token == "" || len(o.Key) == 0 {
 		return nil, errors.New("a manifest needs a cluster, a URL, a token and a key")
@@ -85,8 +87,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Proxy != "" {
 		join.Data[agent.ProxyKey] = []byte(o.Proxy)
 	}
-	// The agents' Lease and Secret are created empty, so that agents need no right to create
-	// them.
+	// The Secret and the Lease that the agents share are created empty, so that agents need no right
+	// to create them.
 	all = append(all,
 		&corev1.Secret{ObjectMeta: made(agent.Name), Type: corev1.SecretTypeOpaque},
 		&coordinationv1.Lease{ObjectMeta: made(agent.Name)},
@@ -106,7 +108,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// YAML encodes a manifest for kubectl apply.
+// YAML encodes objects, in their order, as YAML documents for kubectl apply. Each begins with
+// a line "---".
 func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
 	var text bytes.Buffer
 	for _, o := range objects {
@@ -120,7 +123,8 @@ func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// plain converts an object without its empty fields and its status.
+// plain converts an object of a manifest to the form that is applied, without status, empty maps
+// and nil values. It is an error if the type of the object is not one that a manifest can have.
 func plain(object runtime.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -137,7 +141,8 @@ func plain(object runtime.Object) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// prune removes empty maps and nil values.
+// prune removes empty maps and nil values from m, and from the maps and lists in it. Elements of
+// lists stay, even if they are empty then.
 func prune(m map[string]any) {
 	maps.DeleteFunc(m, func(_ string, v any) bool {
 		switch v := v.(type) {
@@ -157,6 +162,8 @@ func prune(m map[string]any) {
 	})
 }
 
+// kindOf returns the GroupVersionKind of an object of a manifest. It is an error if the type is not
+// one that a manifest can have.
 func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
 	switch object.(type) {
 	case *corev1.Namespace:
@@ -183,22 +190,26 @@ func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
 	return schema.GroupVersionKind{}, fmt.Errorf("a manifest has no %T", object)
 }
 
-// labels returns the labels of all objects except namespaces.
+// labels returns a new map with the labels of all objects of a manifest except namespaces.
 func labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": agent.Name, "app.kubernetes.io/part-of": "orrery", agent.MadeLabel: "true"}
 }
 
-// made returns the metadata of an object in the agent's namespace. madeIn takes the namespace; ""
-// for cluster-scoped objects.
+// made returns the metadata of an object with this name in the agent's namespace, with the labels
+// of the manifest.
 func made(name string) metav1.ObjectMeta { return madeIn(tunnel.Namespace, name) }
 
+// madeIn returns the metadata of an object with this name in a namespace, with the labels of the
+// manifest. namespace is "" for cluster-scoped objects.
 func madeIn(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels()}
 }
 
+// accounts returns the ServiceAccounts that a manifest creates: that of the hub, and that of the
+// agent's pods.
 func accounts() []runtime.Object {
 	hub := made(agent.HubAccount)
-	// A join by kubeconfig recognizes the account by this label.
+	// A join by kubeconfig recognizes the hub's ServiceAccount by this label.
 	hub.Labels["app.kubernetes.io/managed-by"] = "orrery"
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: hub, AutomountServiceAccountToken: new(false)},
@@ -206,23 +217,30 @@ func accounts() []runtime.Object {
 	}
 }
 
+// bind returns a ClusterRoleBinding with the metadata object. It binds the ClusterRole role to the
+// ServiceAccount account in the agent's namespace.
 func bind(object metav1.ObjectMeta, role, account string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: object, Subjects: subject(account), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 	}
 }
 
+// bindIn returns a RoleBinding with the metadata object. It binds the Role role in the same
+// namespace to the ServiceAccount account in the agent's namespace.
 func bindIn(object metav1.ObjectMeta, role, account string) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: object, Subjects: subject(account), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
 	}
 }
 
+// subject returns the subjects of a binding: the ServiceAccount account in the agent's namespace.
 func subject(account string) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tunnel.Namespace, Name: account}}
 }
 
-// hubRights returns the RBAC objects for what the hub may do in the cluster.
+// hubRights returns the RBAC objects for what the hub may do in the cluster. With the profile All
+// that is cluster-admin. With other profiles the hub may read the cluster without Secrets, and has
+// all rights in namespaces.
 func hubRights(profile clusterv1alpha1.AgentProfile, namespaces []string) []runtime.Object {
 	if profile == clusterv1alpha1.AgentProfileAll {
 		return []runtime.Object{bind(madeIn("", agent.AllBinding), "cluster-admin", agent.HubAccount)}
@@ -246,7 +264,8 @@ func hubRights(profile clusterv1alpha1.AgentProfile, namespaces []string) []runt
 	return rights
 }
 
-// mirrored returns the rules for reading a cluster, without Secrets and custom resources.
+// mirrored returns the RBAC rules with which the hub reads Kubernetes' own resources in a cluster,
+// to mirror them. Secrets and custom resources are left out.
 func mirrored() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
@@ -266,15 +285,19 @@ func mirrored() []rbacv1.PolicyRule {
 	}
 }
 
+// rule returns an RBAC rule for resources of one API group. resources and verbs are lists,
+// separated by commas. names are the only objects that it applies to; without names it applies to
+// all.
 func rule(group, resources, verbs string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{
 		APIGroups: []string{group}, Resources: strings.Split(resources, ","), Verbs: strings.Split(verbs, ","), ResourceNames: names,
 	}
 }
 
-// agentRights returns the RBAC objects of the agent itself. The agent creates tokens of the hub's
-// account, updates its own Secret and Lease, removes rights of the hub, and removes itself. It can
-// create no other objects, and read only its own two Secrets.
+// agentRights returns the RBAC objects for what the agent itself may do in the cluster. It may
+// create tokens of the hub's ServiceAccount, update its own Secret and Lease, remove rights of the
+// hub, and remove the objects of the manifest. It can create no other objects, and read only its
+// own two Secrets.
 func agentRights() []runtime.Object {
 	const rbac = rbacv1.GroupName
 	return []runtime.Object{
@@ -302,14 +325,18 @@ func agentRights() []runtime.Object {
 	}
 }
 
+// selector returns the labels that select the agent's pods.
 func selector() map[string]string { return map[string]string{"app.kubernetes.io/name": agent.Name} }
 
+// budget returns the PodDisruptionBudget of the agent.
 func budget() *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{ObjectMeta: made(agent.Name), Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: selector()},
 	}}
 }
 
+// deployment returns the Deployment of the agent, with two replicas. reference is the image of the
+// agent.
 func deployment(reference string) *appsv1.Deployment {
 	probe := func(path string, period, failures int32) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 5, ProbeHandler: corev1.ProbeHandler{
@@ -321,7 +348,8 @@ func deployment(reference string) *appsv1.Deployment {
 	}
 	return &appsv1.Deployment{ObjectMeta: made(agent.Name), Spec: appsv1.DeploymentSpec{
 		Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: selector()},
-		// Without a hub no agent is ready. That must not block the rollout of a repaired agent.
+		// Without a hub no agent is ready. That must not block the rollout of an agent that repairs the
+		// connection.
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
 			MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(1)),
 		}},
@@ -339,8 +367,8 @@ func deployment(reference string) *appsv1.Deployment {
 						TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: selector()},
 					}}},
 				}},
-				// Administrators repair the cluster through the agent. So it tolerates
-				// control-plane nodes, and soon leaves a node that is down.
+				// Administrators repair the cluster through the agent. So its pods tolerate
+				// control-plane nodes, and soon leave a node that is down.
 				Tolerations: []corev1.Toleration{
 					{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 					evicted(corev1.TaintNodeNotReady), evicted(corev1.TaintNodeUnreachable),
@@ -372,7 +400,8 @@ func deployment(reference string) *appsv1.Deployment {
 	}}
 }
 
-// Profiles returns the names of the agent profiles, sorted.
+// Profiles returns the values of spec.agent.profile of a Cluster, sorted, for the help of the
+// command line.
 func Profiles() []string {
 	names := []string{string(clusterv1alpha1.AgentProfileAll), string(clusterv1alpha1.AgentProfileMirror), string(clusterv1alpha1.AgentProfilePlacement)}
 	slices.Sort(names)

@@ -27,8 +27,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
 
-// Timing returns intervals for tests. Those that tests wait for are short; those that a busy
-// machine must not exceed are long.
+// Timing returns the intervals and time limits of the tunnel for tests. Those for which tests wait
+// are short. Those that must not be exceeded on a busy machine are long.
 func Timing() tunnel.Timing {
 	return tunnel.Timing{
 		Probe: 50 * time.Millisecond, Silence: 2 * time.Second, Hedge: 50 * time.Millisecond, Patience: time.Second,
@@ -37,7 +37,8 @@ func Timing() tunnel.Timing {
 	}
 }
 
-// Site is a gateway with its own server.
+// Site is a gateway of a hub with its own HTTPS server, for tests. It serves only tunnel.Path, so
+// agents cannot send reports.
 type Site struct {
 	Gateway *gateway.Gateway
 
@@ -48,7 +49,7 @@ type Site struct {
 	changed func(cluster string)
 }
 
-// New starts a site, which ends with the test.
+// New starts a Site, which ends with the test.
 func New(tb testing.TB) *Site {
 	tb.Helper()
 	s := &Site{t: tb, changed: func(string) {}}
@@ -73,17 +74,17 @@ func New(tb testing.TB) *Site {
 	return s
 }
 
-// OnChange registers f to be called with the cluster whose agents changed. It replaces the earlier
-// function.
+// OnChange registers f, which is called with the name of a cluster when its agents change. It
+// replaces the earlier function. Calls of f do not overlap; f must not call OnChange.
 func (s *Site) OnChange(f func(cluster string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = f
 }
 
-// Agent is a running agent.
+// Agent is a running agent of a Site. Its methods disturb its connections to the Site.
 type Agent struct {
-	// Stop ends the agent and waits for its end.
+	// Stop ends the agent and waits for its end. It may be called several times.
 	Stop func()
 
 	mu    sync.Mutex
@@ -92,7 +93,10 @@ type Agent struct {
 	lost  bool
 }
 
-// Run runs an agent of a cluster whose API server has the address, until the test ends.
+// Run starts an agent of a cluster with this replica name. It connects the hub to address
+// (host:port) as the API server. The agent runs in the background until the test ends or Stop is
+// called. If Run fails, it ends the test, so only the goroutine of the test may call it. If the
+// agent fails later, Stop marks the test as failed.
 func (s *Site) Run(cluster, replica, address string) *Agent {
 	s.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -136,15 +140,16 @@ func (s *Site) Run(cluster, replica, address string) *Agent {
 	return a
 }
 
-// Lead makes the agent dial another address from now on.
+// Lead makes the agent connect the hub to another address (host:port) from now on, as the API
+// server. Open connections stay.
 func (a *Agent) Lead(address string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.to = address
 }
 
-// Swallow drops all data between the agent and the hub, on new connections as well, without closing
-// connections. Swallow(false) ends that for new connections.
+// Swallow drops all data between the agent and the hub without closing connections if yes is true;
+// new connections of the agent do not succeed. After Swallow(false), new connections work again.
 func (a *Agent) Swallow(yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +161,8 @@ func (a *Agent) Swallow(yes bool) {
 	}
 }
 
-// Reset closes all connections between the agent and the hub at once.
+// Reset closes all present connections between the agent and the hub at once. The agent
+// connects again.
 func (a *Agent) Reset() {
 	a.mu.Lock()
 	lines := a.lines
@@ -167,6 +173,8 @@ func (a *Agent) Reset() {
 	}
 }
 
+// dial connects to the hub, for tunnel.Agent. While Swallow(true) is in force, it blocks until ctx
+// ends.
 func (a *Agent) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	a.mu.Lock()
 	lost := a.lost
@@ -186,7 +194,7 @@ func (a *Agent) dial(ctx context.Context, network, address string) (net.Conn, er
 	return l, nil
 }
 
-// line is a connection of an agent to the hub.
+// line is a connection of an agent to the hub that can drop all data.
 type line struct {
 	net.Conn
 
@@ -197,7 +205,7 @@ type line struct {
 	ending sync.Once
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. If the line drops data, Read blocks until the line is closed.
 func (l *line) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	select {
@@ -209,7 +217,7 @@ func (l *line) Read(p []byte) (int, error) {
 	}
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. If the line drops data, Write discards p.
 func (l *line) Write(p []byte) (int, error) {
 	select {
 	case <-l.lost:
@@ -219,8 +227,8 @@ func (l *line) Write(p []byte) (int, error) {
 	}
 }
 
-// Close implements net.Conn. If the line drops data, the other side does not see the close for 10
-// s.
+// Close implements net.Conn. If the line drops data, the hub sees the end of the connection only 10
+// s later.
 func (l *line) Close() error {
 	l.ending.Do(func() { close(l.closed) })
 	l.of.mu.Lock()

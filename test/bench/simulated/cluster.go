@@ -20,9 +20,9 @@ import (
 
 const (
 	nodesEach = 3
-	// remembered is for how many changes a watch may be resumed.
+	// remembered is the number of changes after which a watch can no longer be resumed.
 	remembered = 256
-	// bookmarkEvery is how often an idle watch is told the resourceVersion.
+	// bookmarkEvery is how often an idle watch gets a bookmark with the resourceVersion.
 	bookmarkEvery = time.Minute
 )
 
@@ -42,12 +42,12 @@ type cluster struct {
 	tables   map[string]*table
 }
 
-// table is the objects of one type.
+// table holds the objects of one type.
 type table struct {
 	resource
 	objects  map[string][]byte // NAMESPACE/NAME → the object
 	events   []event
-	lost     int64 // the version of the last event that is not remembered
+	lost     int64 // the version of the newest event that was dropped
 	watchers map[chan event]bool
 }
 
@@ -84,21 +84,21 @@ func newCluster(f *fleet, name string, pods int) *cluster {
 	return c
 }
 
-// status of a pod whose container was restarted.
+// status returns the status of a pod whose container was restarted that many times.
 func status(restarts int) map[string]any {
 	return map[string]any{"phase": "Running", "containerStatuses": []any{map[string]any{
 		"name": "app", "ready": true, "restartCount": restarts, "state": map[string]any{"running": map[string]any{}},
 	}}}
 }
 
-// restart restarts the container of a pod.
+// restart counts one more restart of the pod's container.
 func (c *cluster) restart(pod int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tables["v1/pods"]
 	var o map[string]any
 	if json.Unmarshal(t.objects[fmt.Sprintf("default/pod-%d", pod)], &o) != nil {
-		return // somebody deleted it
+		return // a client deleted it
 	}
 	c.restarts++
 	o["status"] = status(c.restarts)
@@ -115,8 +115,8 @@ func object(namespace, name string, fields map[string]any) map[string]any {
 	return o
 }
 
-// turn makes the cluster offline, or online again.
-func (c *cluster) turn(offline bool) {
+// setOffline takes the cluster offline, or online again.
+func (c *cluster) setOffline(offline bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.offline.Swap(offline) == offline {
@@ -144,8 +144,8 @@ func text(o map[string]any, key string) string {
 	return s
 }
 
-// put stores an object under a new version and tells the watches; the cluster must be locked,
-// or not be served yet.
+// put stores an object under a new version and sends it to the watches. The cluster must be
+// locked, or not be served yet.
 func (c *cluster) put(t *table, o map[string]any) []byte {
 	m := metadataOf(o)
 	key := text(m, "namespace") + "/" + text(m, "name")
@@ -185,12 +185,12 @@ func (c *cluster) tell(t *table, kind, namespace string, raw []byte) {
 
 // serve answers one request.
 func (c *cluster) serve(w http.ResponseWriter, r *http.Request, path string) {
-	if c.offline.Load() { // a request that came before the cluster went
+	if c.offline.Load() { // the request arrived before the cluster went offline
 		panic(http.ErrAbortHandler)
 	}
 	switch path {
 	case "/readyz", "/livez", "/healthz":
-		_, _ = w.Write([]byte("ok")) // the client has gone if that fails
+		_, _ = w.Write([]byte("ok")) // fails only if the client is gone
 		return
 	case "/version":
 		answer(w, http.StatusOK, map[string]any{"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
@@ -233,10 +233,10 @@ func (c *cluster) discover(w http.ResponseWriter, r *http.Request, path string) 
 		return
 	}
 	w.Header().Set("Content-Type", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-	_, _ = w.Write(body) // the client has gone if that fails
+	_, _ = w.Write(body) // fails only if the client is gone
 }
 
-// find reads a path: the type, the namespace and the name.
+// find parses a path into the type, the namespace and the name.
 func (c *cluster) find(path string) (t *table, namespace, name string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	n := 2 // api/v1
@@ -256,7 +256,7 @@ func (c *cluster) find(path string) (t *table, namespace, name string) {
 	return c.tables[gv+"/"+rest[0]], namespace, name
 }
 
-// partial is true when only metadata is asked for.
+// partial reports whether the client wants only metadata.
 func partial(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 }
@@ -286,7 +286,7 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request, t *table, namespa
 	switch {
 	case r.URL.Query().Get("limit") != "1":
 		c.fleet.lists.Add(1)
-	case len(items) > 1: // whoever wants the resourceVersion; other pages are whole
+	case len(items) > 1: // such a client wants the resourceVersion; every other list has one page
 		items, more = items[:1], `,"continue":"more"`
 	}
 	apiVersion, kind := t.apiVersion(), t.kind+"List"
@@ -363,7 +363,7 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, t *table, namesp
 	_ = out.Flush()
 	tick := time.NewTicker(bookmarkEvery)
 	defer tick.Stop()
-	var nearEnd, end <-chan time.Time // a bookmark comes shortly before the end
+	var nearEnd, end <-chan time.Time // a bookmark is sent shortly before the end
 	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
 		lasts := time.Duration(seconds) * time.Second
 		nearEnd, end = time.After(lasts-2*time.Second), time.After(lasts)
@@ -402,7 +402,7 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request, t *table, namesp
 	}
 }
 
-// progress is a bookmark of now; nil: there are events that come before it.
+// progress returns a bookmark of the current version, or nil if events must be sent first.
 func (c *cluster) progress(t *table, events <-chan event) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -417,7 +417,7 @@ func (c *cluster) bookmark(t *table, annotations string) []byte {
 		t.kind, t.apiVersion(), c.version, annotations)
 }
 
-// change creates, applies, patches or deletes.
+// change serves a create, apply, patch or delete request.
 func (c *cluster) change(w http.ResponseWriter, r *http.Request, t *table, namespace, name string) {
 	var body map[string]any
 	raw, err := io.ReadAll(r.Body)
@@ -494,10 +494,10 @@ func (c *cluster) change(w http.ResponseWriter, r *http.Request, t *table, names
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(stored) // the client has gone if that fails
+	_, _ = w.Write(stored) // fails only if the client is gone
 }
 
-// merge is a JSON merge patch of an object, which it leaves as it was.
+// merge returns into with the JSON merge patch applied. It does not change into.
 func merge(into, patch map[string]any) map[string]any {
 	out := make(map[string]any, len(into)+len(patch))
 	maps.Copy(out, into)
@@ -515,7 +515,8 @@ func merge(into, patch map[string]any) map[string]any {
 	return out
 }
 
-// settle is what the cluster's controllers would make of a change, at once.
+// settle sets at once the generation and status that the API server and the controllers would
+// set.
 func settle(kind string, before, after map[string]any) {
 	m := metadataOf(after)
 	generation, _ := m["generation"].(float64)

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// door is the listener of a cluster. While the cluster is offline it resets every connection, as a host does on which nothing
-// listens.
+// door is the listener of a cluster. While the cluster is offline, door resets every
+// connection, as a host does when nothing listens on the port.
 type door struct {
 	net.Listener
 	cluster *cluster

@@ -1,7 +1,7 @@
-// Command simulated is many small clusters in one process, for benchmarks: the API servers of
-// clusters that have nodes and pods, whose Deployments are available at once. Each serves
-// discovery, get, list, watch, create, server-side apply, merge patch and delete at an address of
-// its own, below /clusters/NAME, as much of them as Orrery uses.
+// Command simulated serves many small clusters from one process, for benchmarks. Each cluster
+// is an API server with nodes and pods, whose Deployments are available at once. At an address
+// of its own, below /clusters/NAME, it serves discovery, get, list, watch, create, server-side
+// apply, merge patch and delete, as far as Orrery uses them.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"time"
 )
 
-// token is what every request must carry.
+// token must be in every request.
 const token = "simulated"
 
 func main() {
@@ -88,7 +88,7 @@ func run(count, pods, rate int, dir string) error {
 	return server.ServeTLS(listener, "", "")
 }
 
-// silent drops what the server says of connections that clients close.
+// silent drops the server's log of connections that clients close.
 type silent struct{}
 
 func (*silent) Write(p []byte) (int, error) { return len(p), nil }
@@ -112,14 +112,14 @@ func selfSigned() (tls.Certificate, []byte, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, ca, nil
 }
 
-// fleet is every cluster, and what was done in them.
+// fleet holds all clusters, and counts the requests to them.
 type fleet struct {
 	clusters        map[string]*cluster
-	apis, core      []byte // discovery, the same of all
+	apis, core      []byte // discovery, the same for all clusters
 	writes, watches atomic.Int64
 	lists, requests atomic.Int64
 	mu              sync.Mutex
-	followers       map[chan write]bool
+	writeWatchers   map[chan write]bool
 }
 
 // write is a change of a Deployment in a cluster.
@@ -131,12 +131,12 @@ type write struct {
 	Time      time.Time `json:"Time"`
 }
 
-// Stats are what the control endpoint tells: requests that changed something, watches that are
-// open, lists of more than one object and requests.
+// Stats is the answer of the control endpoint: the numbers of requests that changed something,
+// of open watches, of lists of more than one object, and of requests.
 type Stats struct{ Writes, Watches, Lists, Requests int64 }
 
 func newFleet(count, pods int) *fleet {
-	f := &fleet{clusters: make(map[string]*cluster, count), followers: map[chan write]bool{}}
+	f := &fleet{clusters: make(map[string]*cluster, count), writeWatchers: map[chan write]bool{}}
 	f.core, f.apis = discovery()
 	for i := range count {
 		name := fmt.Sprintf("c-%04d", i)
@@ -145,9 +145,9 @@ func newFleet(count, pods int) *fleet {
 	return f
 }
 
-// churn changes pods without end, another each time.
+// churn changes pods, one after the other, and never returns.
 func (f *fleet) churn(pods, rate int) {
-	const step = 7919 // a prime, so that all have their turn
+	const step = 7919 // a prime, so that every pod is reached
 	every := time.Second / time.Duration(rate)
 	for now := range time.Tick(every) {
 		n := int(now.UnixNano()/int64(every)) * step
@@ -155,7 +155,8 @@ func (f *fleet) churn(pods, rate int) {
 	}
 }
 
-// ServeHTTP implements http.Handler: /clusters/NAME/… is a cluster, /control/… is for benchmarks.
+// ServeHTTP implements http.Handler. /clusters/NAME/… is a cluster, /control/… is for
+// benchmarks.
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Authorization") != "Bearer "+token {
 		fail(w, http.StatusUnauthorized, "Unauthorized", "no token")
@@ -183,7 +184,7 @@ func (f *fleet) control(w http.ResponseWriter, r *http.Request, what string) {
 	case "offline", "online":
 		for name := range strings.SplitSeq(r.URL.Query().Get("clusters"), ",") {
 			if c := f.clusters[name]; c != nil {
-				c.turn(what == "offline")
+				c.setOffline(what == "offline")
 			}
 		}
 		answer(w, http.StatusOK, struct{}{})
@@ -198,11 +199,11 @@ func (f *fleet) control(w http.ResponseWriter, r *http.Request, what string) {
 func (f *fleet) follow(w http.ResponseWriter, r *http.Request) {
 	to := make(chan write, 100_000)
 	f.mu.Lock()
-	f.followers[to] = true
+	f.writeWatchers[to] = true
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
-		delete(f.followers, to)
+		delete(f.writeWatchers, to)
 		f.mu.Unlock()
 	}()
 	w.WriteHeader(http.StatusOK)
@@ -228,10 +229,10 @@ func (f *fleet) follow(w http.ResponseWriter, r *http.Request) {
 func (f *fleet) tell(one write) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for to := range f.followers {
+	for to := range f.writeWatchers {
 		select {
 		case to <- one:
-		default: // whoever follows is too slow, and finds that writes are missing
+		default: // the client is too slow, and will find that writes are missing
 		}
 	}
 }
@@ -243,7 +244,7 @@ func answer(w http.ResponseWriter, code int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(raw) // the client has gone if that fails
+	_, _ = w.Write(raw) // fails only if the client is gone
 }
 
 // fail answers as an API server does.

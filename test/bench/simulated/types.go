@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// served are the types of every cluster: group/version, then kinds; ! begins one without a namespace.
+// served lists the types of every cluster: a group and version, then kinds. ! marks a kind
+// without namespaces.
 var served = []string{
 	"v1: !Namespace !Node !PersistentVolume Pod ConfigMap Secret Service ServiceAccount Endpoints Event LimitRange PersistentVolumeClaim PodTemplate ReplicationController ResourceQuota",
 	"apps/v1: Deployment ReplicaSet StatefulSet DaemonSet ControllerRevision",

@@ -28,22 +28,22 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Clusters are the members of the demo. The hub dials one of them, and the agents of the two others
-// dial the hub: no test knows which.
+// Clusters are the members of the demo. The hub dials one of them. The agents of the other two
+// dial the hub. Tests do not depend on which they are.
 var Clusters = []string{"oak", "pine", "birch"}
 
 // dir is the data directory of the demo.
 var dir string
 
-// Dir is the data directory of the demo. It is where a demo has it by default, for users whose HOME
-// is that of the tests.
+// Dir returns the data directory of the demo. It is the default directory of a demo for a user
+// whose HOME is that of the tests.
 func Dir() string {
 	testenv.Programs()
 	return dir
 }
 
-// Kubeconfig is the path of the demo's kubeconfig, with a context for the hub, for the fleet and
-// for each cluster.
+// Kubeconfig returns the path of the demo's kubeconfig, with a context for the hub, for the
+// fleet and for each cluster.
 func Kubeconfig() string { return filepath.Join(Dir(), "kubeconfig") }
 
 // Main starts a demo, runs the tests of a package, stops the demo and exits.
@@ -57,7 +57,7 @@ func Main(m *testing.M) {
 }
 
 func run(m *testing.M, code *int) error {
-	// Tests wait for processes more than they compute.
+	// Tests mostly wait for processes, so four run in parallel.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		return err
@@ -67,7 +67,7 @@ func run(m *testing.M, code *int) error {
 		return err
 	}
 	defer os.RemoveAll(home)
-	// The documents' commands find the demo where its default is.
+	// The commands in the documents find the demo in its default directory.
 	for k, v := range map[string]string{"HOME": home, "XDG_DATA_HOME": filepath.Join(home, ".local", "share")} {
 		if err := os.Setenv(k, v); err != nil {
 			return err
@@ -99,13 +99,13 @@ func run(m *testing.M, code *int) error {
 	return nil
 }
 
-// Orrery is the path of bin/orrery.
+// Orrery returns the path of bin/orrery.
 func Orrery() string {
 	testenv.Programs()
 	return filepath.Join(testenv.Root(), "bin", "orrery")
 }
 
-// Run runs orrery and returns what it printed and its exit code.
+// Run runs orrery and returns its output and exit code.
 func Run(t testing.TB, args ...string) (string, int) {
 	t.Helper()
 	out, err := testenv.Program(context.Background(), Orrery(), args...).CombinedOutput()
@@ -130,7 +130,7 @@ func logs(dir string) string {
 	return b.String()
 }
 
-// logFiles are the logs of the hub and of the demo.
+// logFiles returns the logs of the hub and of the demo.
 func logFiles(dir string) []string {
 	files, _ := filepath.Glob(filepath.Join(dir, "processes", "hub*.log"))
 	more, _ := filepath.Glob(filepath.Join(dir, "*.log"))
@@ -154,36 +154,36 @@ func ProcessesOf(dir string) []string {
 // declares the hub unavailable for a moment when a probe took too long on a busy machine.
 const notForwarded = "the server is currently unable to handle the request"
 
-// unheard are answers that leave it unknown whether a request was performed: of an API server
-// that is busy, or that has just been started again.
+// unheard lists answers that leave unknown whether a request was performed. They come from an
+// API server that is busy or was just restarted.
 var unheard = []string{
 	"Unable to connect to the server", "was refused - did you specify the right host or port", "context deadline exceeded", "Client.Timeout",
 	"Error from server (Timeout)", "Error from server (ServerTimeout)", "Error from server (TooManyRequests)",
 	"Error from server (ServiceUnavailable)", "Error from server (Conflict)", "Error from server: etcdserver",
 }
 
-// internalError is an answer of a busy API server, too. In contexts other than hub, a handler of
-// orrery server may have failed.
+// internalError is another answer of a busy API server. In contexts other than hub, it may also
+// mean that a handler of orrery server failed.
 const internalError = "Error from server (InternalError)"
 
-// unheardByOrrery are the same answers as orrery prints them.
+// unheardByOrrery lists the same answers as orrery prints them.
 var unheardByOrrery = []string{
 	notForwarded, "cannot reach orrery server", "context deadline exceeded", "would exceed context deadline", "Client.Timeout", "no answer in time",
 	"did not try the new credentials within", "connect: connection refused", "connection reset by peer", "EOF", "i/o timeout",
 	"TLS handshake timeout", "http2: client connection lost", "etcdserver: ", "in the time allotted", "request did not complete within",
 }
 
-// Unheard reports whether the output of an orrery command that failed leaves it unknown whether its
+// Unheard reports whether the output of a failed orrery command leaves unknown whether its
 // requests were performed.
 func Unheard(out string) bool {
 	return slices.ContainsFunc(unheardByOrrery, func(text string) bool { return strings.Contains(out, text) })
 }
 
-// Unjoin takes a cluster out of the fleet, with the arguments of orrery cluster unjoin. It is
-// repeated only if a busy hub did not answer in time.
+// Unjoin unjoins a cluster, with the arguments of orrery cluster unjoin. It repeats the command
+// only if a busy hub did not answer in time.
 func Unjoin(t testing.TB, args ...string) {
 	t.Helper()
-	lost := false // the answer of an earlier attempt
+	lost := false // whether an earlier attempt had no answer
 	testenv.Eventually(t, "unjoin", testenv.Patience, func() error {
 		out, code := Run(t, append([]string{"cluster", "unjoin"}, args...)...)
 		switch left := strings.Contains(out, "is not joined") || strings.Contains(out, "no cluster is named"); {
@@ -197,10 +197,10 @@ func Unjoin(t testing.TB, args ...string) {
 	})
 }
 
-// Kubectl runs the bundled kubectl against a context of the demo and returns what it
-// prints; it fails the test when kubectl fails. A request that was not forwarded is sent again, and
-// so is one of which it is unknown whether it was performed, unless doing it twice is something
-// else than doing it once.
+// Kubectl runs the bundled kubectl against a context of the demo and returns its output. It
+// fails the test when kubectl fails. It repeats a request that was not forwarded. It also
+// repeats a request that may have been performed, unless the repetition would have another
+// effect.
 func Kubectl(t testing.TB, context string, args ...string) string {
 	t.Helper()
 	out, err := TryKubectl(context, "", args...)
@@ -208,7 +208,7 @@ func Kubectl(t testing.TB, context string, args ...string) string {
 		return !slices.Contains(args, "undo") && (context == "hub" && strings.Contains(out, internalError) ||
 			slices.ContainsFunc(unheard, func(text string) bool { return strings.Contains(out, text) }))
 	}
-	performed := false // perhaps
+	performed := false // true if that is possible
 	for end := time.Now().Add(testenv.Patience); err != nil && (strings.Contains(out, notForwarded) || lost()) && time.Now().Before(end); {
 		performed = performed || lost()
 		time.Sleep(time.Second)
@@ -223,7 +223,7 @@ func Kubectl(t testing.TB, context string, args ...string) string {
 	return out
 }
 
-// TryKubectl runs the bundled kubectl against a context of the demo, and returns what it prints to
+// TryKubectl runs the bundled kubectl against a context of the demo, and returns the output of
 // both streams.
 func TryKubectl(context, stdin string, args ...string) (string, error) {
 	cmd := exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--context", context}, args...)...)
@@ -233,7 +233,7 @@ func TryKubectl(context, stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Config is an administrator's access to a context of the demo, as kubectl has it.
+// Config returns an administrator's access to a context of the demo, as kubectl has it.
 func Config(t testing.TB, context string) *rest.Config {
 	t.Helper()
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{ExplicitPath: Kubeconfig()},
@@ -245,7 +245,7 @@ func Config(t testing.TB, context string) *rest.Config {
 	return cfg
 }
 
-// Client is a client of a context of the demo.
+// Client returns a client of a context of the demo.
 func Client(t testing.TB, context string) kubernetes.Interface {
 	t.Helper()
 	cfg := Config(t, context)
@@ -257,8 +257,8 @@ func Client(t testing.TB, context string) kubernetes.Interface {
 	return c
 }
 
-// TryGet is `kubectl get` within this process, without warnings, for what is asked again and again:
-// to start kubectl takes more of the processors than to answer it.
+// TryGet is `kubectl get` within this process, without warnings. It is for frequent requests,
+// because a start of kubectl takes more processor time than the answer.
 func TryGet(context string, args ...string) (string, error) {
 	flags := genericclioptions.NewConfigFlags(true)
 	*flags.KubeConfig, *flags.Context = Kubeconfig(), context

@@ -17,8 +17,8 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// TestJoinByAgent does what docs/operating.md shows for a join by agent, in an API server that the
-// demo knows nothing of. No pod runs there: a process takes the place of those of the manifest.
+// TestJoinByAgent follows docs/operating.md for a join by agent, with an API server that is not
+// part of the demo. No pod runs there: a process replaces the pods of the manifest.
 func TestJoinByAgent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operating.md"))
@@ -65,7 +65,7 @@ func TestJoinByAgent(t *testing.T) {
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var log strings.Builder
 	process.Stderr = &log
-	runtime.LockOSThread() // the kernel counts the thread as the parent of the process
+	runtime.LockOSThread() // the kernel regards the thread as the parent of the process
 	defer runtime.UnlockOSThread()
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestJoinByAgent(t *testing.T) {
 
 	cmd := exec.Command("bash", "-euo", "pipefail", "-x", "-c", script.String())
 	cmd.Dir = dir
-	// The hub's context is the current one, of the first file.
+	// The current context is the hub's, from the first file.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+demo.Kubeconfig()+":"+file, "PATH="+bin+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {

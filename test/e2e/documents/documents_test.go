@@ -1,5 +1,5 @@
-// Package documents does what the documents say, with a demo of its own: a change of a document
-// reruns only these tests.
+// Package documents runs the commands of the documents, with a demo of its own. So a change of
+// a document reruns only these tests.
 package documents
 
 import (
@@ -17,11 +17,11 @@ import (
 
 func TestMain(m *testing.M) { demo.Main(m) }
 
-// inFleet has API servers with kubelets and metrics.
+// inFleet is a test whose API servers have kubelets and metrics.
 const inFleet = "TestKubectlInTheFleet of internal/cli"
 
-// elsewhere are the commands of the documents that another test runs, or that run before or
-// after them all.
+// elsewhere lists the commands of the documents that another test runs, or that run before or
+// after all others.
 var elsewhere = map[string]string{
 	"make build":              "`make test` depends on it",
 	"make demo":               "make build, then the `orrery demo up` of these tests",
@@ -42,7 +42,7 @@ var elsewhere = map[string]string{
 	"orrery demo down":        "it ends the demo of these tests",
 	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin of test/e2e, with a cluster to join",
 	"orrery cluster unjoin mine": "TestJoinAndUnjoin of test/e2e",
-	// The demo's nodes are simulated: nothing runs in them that logs, and no metrics server.
+	// The demo's nodes are simulated: their pods write no logs, and there is no metrics server.
 	"orrery logs deploy/web -n shop":                                  inFleet,
 	"orrery logs deploy/web -n shop -f --since 10m -C 'eu-*'":         inFleet,
 	"orrery logs -l app=web --all-containers --tail 100 --timestamps": inFleet,
@@ -52,8 +52,8 @@ var elsewhere = map[string]string{
 	"orrery top nodes -C 'eu-*'":                                      inFleet,
 }
 
-// TestDocuments runs every command that a document shows, block after block in one shell
-// for each document, as a reader would.
+// TestDocuments runs every command in a document, block after block in one shell for each
+// document, as a reader would.
 func TestDocuments(t *testing.T) {
 	documents, err := filepath.Glob(filepath.Join(testenv.Root(), "docs", "*.md"))
 	if err != nil {
@@ -76,8 +76,8 @@ func TestDocuments(t *testing.T) {
 		t.Run(filepath.Base(document), func(t *testing.T) {
 			cmd := exec.Command("bash", "-euo", "pipefail", "-x", "-c", script)
 			cmd.Dir = testenv.Root()
-			// The documents use the default place of the demo, the hub's context unless they
-			// name one, and a kubectl on PATH.
+			// The documents use the default directory of the demo, the hub's context unless
+			// they name another, and a kubectl on PATH.
 			cmd.Env = append(os.Environ(), "KUBECONFIG="+demo.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"))
 			start := time.Now()
 			out, err := cmd.CombinedOutput()

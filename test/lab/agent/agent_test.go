@@ -1,6 +1,6 @@
-// Package agent builds a cluster on a host that joins by its agents, with what docs/operating.md
-// says, and opens it in the console. It is apart from the other tests of clusters on hosts, which
-// depend neither on documents nor on the console's page.
+// Package agent builds a cluster on a host that joins by its agents, as docs/operating.md
+// describes, and opens it in the console. It is separate from the other tests of clusters on
+// hosts, which depend neither on documents nor on the console.
 package agent
 
 import (
@@ -27,11 +27,11 @@ import (
 
 func TestMain(m *testing.M) { site.Main(m) }
 
-// testbed is a site with what the test of this package does and checks there.
+// testbed adds the steps and checks of this package to a site.
 type testbed struct{ *site.Site }
 
-// shellPod is a pod with a shell and tar, which the static busybox of the host has, and an end that
-// reads and echoes.
+// shellPod is a pod with a shell and tar, from the static busybox of the host. Its main process
+// echoes its input.
 const shellPod = `
 apiVersion: v1
 kind: Pod
@@ -50,9 +50,9 @@ spec:
   - {name: data, emptyDir: {}}
 `
 
-// nginx writes what nginx needs to end TLS at an address, with a certificate of its own, and to
-// make TLS anew to the hub's listener as docs/operating.md has it. It returns the file with the
-// authority of that certificate.
+// nginx writes a configuration of nginx that ends TLS at an address, with a certificate of its
+// own, and connects to the hub's listener with TLS again, as docs/operating.md describes. It
+// returns the file with the CA of that certificate.
 func (s *testbed) nginx(address, listener, hubCA string) (ca string) {
 	s.T.Helper()
 	dir := filepath.Join(s.Dir, "nginx")
@@ -86,7 +86,8 @@ access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp
 	return filepath.Join(dir, "ca.crt")
 }
 
-// documented is the one block of that language in docs/operating.md, with values of this machine.
+// documented returns the only block of that language in docs/operating.md, with values of this
+// machine.
 func (s *testbed) documented(language string, values map[string]string) string {
 	s.T.Helper()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operating.md"))
@@ -107,7 +108,7 @@ func (s *testbed) documented(language string, values map[string]string) string {
 	return block
 }
 
-// fleet runs a command that has nothing to do with hosts, and must succeed.
+// fleet runs a command that does not concern hosts, and must succeed.
 func (s *testbed) fleet(args ...string) {
 	s.T.Helper()
 	cmd := testenv.Program(s.T.Context(), filepath.Join(testenv.Root(), "bin", "orrery"), args...)
@@ -117,7 +118,8 @@ func (s *testbed) fleet(args ...string) {
 	}
 }
 
-// run starts a program that ends with the test, and logs what it said if that fails.
+// run starts a program that ends with the test. If the test fails, run logs the program's
+// output.
 func (s *testbed) run(name string, args ...string) {
 	s.T.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(s.T.Context()), name, args...)
@@ -129,15 +131,16 @@ func (s *testbed) run(name string, args ...string) {
 	}
 	s.T.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // by that signal
+		_ = cmd.Wait() // ended by that signal
 		if s.T.Failed() {
 			s.T.Logf("%s:\n%s", name, log.String())
 		}
 	})
 }
 
-// TestByAgent: a cluster whose API server the hub does not dial joins by agents that run in it from
-// an image, through nginx, which ends TLS; users reach its kubelets through all of that.
+// TestByAgent: a cluster whose API server the hub does not dial joins by agents. They run in
+// the cluster from an image and connect through nginx, which ends TLS. Users reach the kubelets
+// on this path.
 func TestByAgent(t *testing.T) {
 	t.Parallel()
 	s := &testbed{site.New(t, 1)}
@@ -225,7 +228,7 @@ func TestByAgent(t *testing.T) {
 		t.Errorf("cp: %d bytes came back of %d, %v", len(after), len(before), err)
 	}
 
-	// The log is followed while somebody is attached and says something.
+	// The log is followed while a user is attached and writes.
 	following, lines := s.lines(oak(t.Context(), "logs", "-f", "shell"))
 	s.says(lines, "ready")
 	attached, _ := s.lines(oak(t.Context(), "attach", "-i", "shell"))
@@ -249,8 +252,8 @@ func TestByAgent(t *testing.T) {
 
 	t.Run("Console", func(t *testing.T) { s.readInBrowser(t, hub) })
 
-	// An agent that is told that the cluster has left removes itself, and what runs stays.
-	s.fleet("cluster", "unjoin", "oak", "--kubeconfig", hub)
+	// An agent that learns that the cluster has left removes itself. Workloads stay.
+	s.fleet("cluster", "unjoin", "oak", "--kubeconfig", hub, "--timeout=10m")
 	s.Eventually("the agent is gone", func(context.Context) error {
 		if left := s.ours(); left != built {
 			return fmt.Errorf("there is\n%s\nand was before\n%s", left, built)
@@ -260,7 +263,7 @@ func TestByAgent(t *testing.T) {
 	s.Kubectl("", "get", "configmap", "greeting")
 }
 
-// ours are the names of what Orrery has in the cluster outside of namespaces.
+// ours returns the names of Orrery's cluster-wide objects in the cluster.
 func (s *testbed) ours() string {
 	s.T.Helper()
 	var names strings.Builder
@@ -272,7 +275,8 @@ func (s *testbed) ours() string {
 	return names.String()
 }
 
-// lines starts a command of which each line of output is sent, and which is killed at the end.
+// lines starts a command and sends each line of its output. The command is killed when the test
+// ends.
 func (s *testbed) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan string) {
 	s.T.Helper()
 	stdin, err := cmd.StdinPipe()
@@ -288,7 +292,7 @@ func (s *testbed) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan strin
 	}
 	s.T.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // by that
+		_ = cmd.Wait() // ended by that kill
 	})
 	said := make(chan string, 100)
 	go func() {
@@ -300,7 +304,7 @@ func (s *testbed) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan strin
 	return stdin, said
 }
 
-// says waits until a command prints a line that begins so, and returns it.
+// says waits until a command prints a line that begins with want, and returns that line.
 func (s *testbed) says(lines <-chan string, want string) string {
 	s.T.Helper()
 	patience := time.NewTimer(testenv.Patience)

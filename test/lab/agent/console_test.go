@@ -12,8 +12,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// talkative is a workload whose pods have a shell, write to their logs what is written to the
-// output of their first process, and end their container when they are told to.
+// talkative is a workload with a shell in its pods. Text that the test writes to the output of
+// a pod's first process appears in the pod's log. The container ends when the file /data/end
+// exists.
 const talkative = `
 apiVersion: apps/v1
 kind: Deployment
@@ -36,8 +37,8 @@ spec:
       - {name: data, emptyDir: {}}
 `
 
-// readInBrowser opens logs and shells of the cluster in the console, in a browser. The Deployment
-// web is there already.
+// readInBrowser opens logs and shells of the cluster in the console, in a browser. The
+// Deployment web exists already.
 func (s *testbed) readInBrowser(t *testing.T, hub string) {
 	t.Helper()
 	testenv.Page()
@@ -60,8 +61,9 @@ func (s *testbed) readInBrowser(t *testing.T, hub string) {
 	t.Logf("%s", out)
 }
 
-// browser is a program that runs Chromium in a network of its own. Chromium breaks off what it
-// loads when any link of its network comes or goes, as those of other labs do meanwhile.
+// browser returns a program that runs Chromium in a network of its own. Chromium aborts
+// requests when any link of its network appears or disappears, as the links of other labs do
+// meanwhile.
 func (s *testbed) browser() string {
 	s.T.Helper()
 	network, err := s.ClientNetwork(s.T.Context())

@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// StartHub starts orrery server, with further flags, and returns the path of its kubeconfig, and
-// what kills it with SIGKILL.
+// StartHub starts orrery server with additional flags. It returns the path of its kubeconfig,
+// and a function that kills it with SIGKILL.
 func (s *Site) StartHub(flags ...string) (kubeconfig string, kill func()) {
 	s.T.Helper()
 	dir := filepath.Join(s.Dir, "hub")
@@ -72,7 +72,7 @@ func (s *Site) Hubctl(kubeconfig, stdin string, args ...string) (string, error) 
 	return string(out), nil
 }
 
-// MustHubctl runs kubectl on the hub; it must succeed.
+// MustHubctl runs kubectl on the hub. It must succeed.
 func (s *Site) MustHubctl(kubeconfig, stdin string, args ...string) string {
 	s.T.Helper()
 	return s.answered("kubectl at the hub", func() (string, error) { return s.Hubctl(kubeconfig, stdin, args...) })
@@ -92,7 +92,7 @@ spec:
   placement: {clusterAffinity: {clusterNames: [oak]}}
 `
 
-// PlacedOn checks that the cluster takes a workload by policy.
+// PlacedOn checks that a policy can place a workload in the cluster.
 func (s *Site) PlacedOn(hub string) {
 	s.T.Helper()
 	s.MustHubctl(hub, "", "wait", "--for=condition=Ready", "cluster/oak", "--timeout=300s")
@@ -107,7 +107,7 @@ func (s *Site) PlacedOn(hub string) {
 	})
 }
 
-// FreeAddress is an address of the machine on the hosts' network at which nobody else listens.
+// FreeAddress returns an unused address of the machine on the hosts' network.
 func (s *Site) FreeAddress() string {
 	s.T.Helper()
 	address := s.Subnet().Addr().Next().String()

@@ -1,6 +1,6 @@
-// Package site gives tests a lab, internal/lab, with what a user of it has: the command line with
-// the state that it keeps, a catalogue, the file of a cluster, and a hub. Clusters are built with
-// these only, as users do it.
+// Package site gives tests a lab, internal/lab, with what its users have: the command line with
+// its state, a catalogue, the file of a cluster, and a hub. Tests build clusters only with
+// these, as users do.
 package site
 
 import (
@@ -37,9 +37,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Main runs the tests of a package with one lab at a time unless -parallel says otherwise: beside
-// other tests, as in make test, the components of two labs would starve one another. Alone, as in
-// make lab-test, two labs fill each other's waiting.
+// Main runs the tests of a package with one lab at a time unless -parallel is set: in make
+// test, beside other tests, the components of two labs would starve one another. In make
+// lab-test, without other tests, one lab works while the other waits.
 func Main(m *testing.M) {
 	flag.Parse()
 	asked := false
@@ -52,10 +52,10 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// awaitTurn waits until fewer than -parallel labs run on this machine. Packages of tests that run
-// at the same time count their labs together. One that waits is the next, or a package whose tests
-// follow each other at once would always come before it.
-func awaitTurn(t *testing.T) {
+// awaitSlot waits until fewer than -parallel labs run on this machine, in all packages of tests
+// together. The test that waits first is the next. Without that, a package whose tests follow
+// one another at once would always win.
+func awaitSlot(t *testing.T) {
 	t.Helper()
 	atOnce, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
 	if err != nil {
@@ -65,7 +65,7 @@ func awaitTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer next.Close() // which lets the next one wait
+	defer next.Close() // lets the next test wait
 	poll := func(take func() (bool, error)) {
 		for {
 			taken, err := take()
@@ -84,15 +84,16 @@ func awaitTurn(t *testing.T) {
 	}
 	poll(func() (bool, error) { return lock(next) })
 	poll(func() (bool, error) {
-		turn, err := takeTurn(os.TempDir(), atOnce)
-		if turn != nil {
-			t.Cleanup(func() { turn.Close() })
+		slot, err := takeSlot(os.TempDir(), atOnce)
+		if slot != nil {
+			t.Cleanup(func() { slot.Close() })
 		}
-		return turn != nil, err
+		return slot != nil, err
 	})
 }
 
-// lock locks a file until it is closed or this process ends, unless somebody has locked it.
+// lock locks a file until it is closed or this process ends. It returns false if the file is
+// locked.
 func lock(f *os.File) (bool, error) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err != nil && !errors.Is(err, syscall.EWOULDBLOCK) {
@@ -101,9 +102,9 @@ func lock(f *os.File) (bool, error) {
 	return err == nil, nil
 }
 
-// takeTurn locks one of atOnce files in a directory, until the file that it returns is closed or
-// this process ends; nil: all of them are locked.
-func takeTurn(dir string, atOnce int) (*os.File, error) {
+// takeSlot locks one of atOnce files in a directory until the returned file is closed or this
+// process ends. It returns nil if all of them are locked.
+func takeSlot(dir string, atOnce int) (*os.File, error) {
 	for i := range atOnce {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("orrery-lab-%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
@@ -118,16 +119,17 @@ func takeTurn(dir string, atOnce int) (*os.File, error) {
 	return nil, nil
 }
 
-// patience is how long a test waits for something that must come.
+// patience is the timeout for expected states.
 const patience = 3 * time.Minute
 
-// Site is a lab with the state that the command line keeps, and a file that says what the cluster
-// is to be.
+// Site is a lab with the state of the command line, and with a file that describes the wanted
+// cluster.
 type Site struct {
 	*lab.Lab
 
 	T testing.TB
-	// Dir has all that is not on hosts. State is the directory in it that the command line keeps.
+	// Dir has all files that are not on hosts. State is the directory in it for the command
+	// line.
 	Dir, State string
 	// Catalog is the file of the catalogue.
 	Catalog string
@@ -135,11 +137,11 @@ type Site struct {
 	cache string
 }
 
-// cache of release files, which the tests share as commands on one machine do.
+// cache is the directory of release files. The tests share it, as commands on one machine do.
 var cache = sync.OnceValue(func() string { return filepath.Join(testenv.Root(), "bin", "lab-files") })
 
-// pinned is the catalogue of the lab's mirror with the digests of its files, which come over plain
-// HTTP.
+// pinned is the catalogue of the lab's mirror. It has the digests of the files, because they
+// come over plain HTTP.
 var pinned = sync.OnceValues(func() (string, error) {
 	base := filepath.Join(testenv.Root(), "test", "lab", "site", "testdata", "catalog.yaml")
 	known, err := catalog.Load(base)
@@ -176,7 +178,7 @@ func New(t testing.TB, hosts int) *Site {
 	t.Helper()
 	testenv.Programs()
 	if test, ok := t.(*testing.T); ok { // a benchmark runs alone, and may have several labs
-		awaitTurn(test)
+		awaitSlot(test)
 	}
 	l, err := lab.Start(t.Context(), lab.Options{Hosts: hosts, Artifacts: filepath.Join(testenv.Root(), "bin", "lab")})
 	if err != nil {
@@ -200,12 +202,12 @@ func New(t testing.TB, hosts int) *Site {
 	return s
 }
 
-// Layout says which hosts do what.
+// Layout says which hosts have which role.
 type Layout struct {
 	Hosts                 []*lab.Host
 	ControlPlanes, Worker []string
-	Extra                 string // further fields of provision
-	Kubernetes            string // and of kubernetes in it
+	Extra                 string // more fields of provision
+	Kubernetes            string // more fields of kubernetes in it
 	Memory                string // that a kubelet keeps free; empty: as without a configuration
 	Timeout               int    // seconds that orrery waits for the sshd of a host; 0: 60
 }
@@ -261,11 +263,11 @@ func (s *Site) File(o Layout) string {
 	return path
 }
 
-// binaryVariable names another orrery than that of bin, to compare benchmarks with those of another
-// commit.
+// binaryVariable is the variable with the path of another orrery, to compare benchmarks of two
+// commits.
 const binaryVariable = "LAB_ORRERY"
 
-// Command is orrery with the flags that every command of a lab needs.
+// Command returns a command of orrery, with the flags that every command of a lab requires.
 func (s *Site) Command(ctx context.Context, args ...string) *exec.Cmd {
 	args = append(args, "--state-dir", s.State)
 	asksHosts := args[0] == "cluster" && args[1] != "kubeconfig" && (args[1] != "certs" || args[2] != "list")
@@ -304,10 +306,10 @@ func (s *Site) Try(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// slow is how long a command and a step may take before a test says what took so long.
+// slow and slowStep are durations of a command and of a step. The test logs what took longer.
 const slow, slowStep = time.Minute, 8 * time.Second
 
-// slowSteps of the last operation.
+// slowSteps lists the slow steps of the last operation.
 func (s *Site) slowSteps() string {
 	paths, err := filepath.Glob(filepath.Join(s.State, "oak", "operations", "*.yaml"))
 	if err != nil || len(paths) == 0 {
@@ -323,10 +325,11 @@ func (s *Site) slowSteps() string {
 	return b.String()
 }
 
-// Kubeconfig is the path of the cluster's kubeconfig.
+// Kubeconfig returns the path of the cluster's kubeconfig.
 func (s *Site) Kubeconfig() string { return filepath.Join(s.State, "oak", "kubeconfig") }
 
-// Config of a client of the cluster: at its endpoint, or at another host's API server.
+// Config returns the config of a client of the cluster: at its endpoint, or, unless h is nil,
+// at the API server of that host.
 func (s *Site) Config(h *lab.Host) *rest.Config {
 	s.T.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
@@ -340,7 +343,7 @@ func (s *Site) Config(h *lab.Host) *rest.Config {
 	return cfg
 }
 
-// Client is a client of the cluster: at its endpoint, or at another host's API server.
+// Client returns a client with Config.
 func (s *Site) Client(h *lab.Host) kubernetes.Interface {
 	s.T.Helper()
 	cs, err := kubernetes.NewForConfig(s.Config(h))
@@ -350,7 +353,7 @@ func (s *Site) Client(h *lab.Host) kubernetes.Interface {
 	return cs
 }
 
-// Kubectl runs kubectl on the cluster; it must succeed.
+// Kubectl runs kubectl on the cluster. It must succeed.
 func (s *Site) Kubectl(stdin string, args ...string) string {
 	s.T.Helper()
 	return s.answered("kubectl "+strings.Join(args, " "), func() (string, error) {
@@ -361,11 +364,11 @@ func (s *Site) Kubectl(stdin string, args ...string) string {
 	})
 }
 
-// momentary matches what kubectl says when a server does not answer for a moment.
+// momentary matches errors of kubectl while a server does not answer for a moment.
 var momentary = regexp.MustCompile(`connection refused|connection reset|i/o timeout|TLS handshake timeout|unexpected EOF|` +
 	`deadline exceeded|Timeout exceeded|etcdserver: |unable to handle the request|ServiceUnavailable|too many requests`)
 
-// answered runs a command that must succeed, and runs it again while a server does not answer.
+// answered runs a command that must succeed, and repeats it while a server does not answer.
 func (s *Site) answered(what string, run func() (out string, err error)) string {
 	s.T.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Second) {
@@ -397,7 +400,7 @@ func (s *Site) Eventually(what string, check func(ctx context.Context) error) {
 	}
 }
 
-// diagnosis is what helps to understand why something does not come.
+// diagnosis returns the state of the cluster, to explain why an expected state is not reached.
 func (s *Site) diagnosis() string {
 	var said strings.Builder
 	for _, args := range [][]string{
@@ -411,7 +414,8 @@ func (s *Site) diagnosis() string {
 	return said.String()
 }
 
-// WebManifest is a workload of a real image behind a Service, and a Job that finds it by its name.
+// WebManifest returns a workload of a real image behind a Service, and a Job that finds it by
+// name.
 func (s *Site) WebManifest(replicas int) string {
 	return fmt.Sprintf(`
 apiVersion: apps/v1
@@ -453,7 +457,7 @@ spec:
 `, s.Registry(), replicas)
 }
 
-// Operation is what the command line has recorded of an operation of the cluster.
+// Operation returns the command line's record of an operation of the cluster.
 func (s *Site) Operation(name string) *lifecyclev1alpha1.Operation {
 	s.T.Helper()
 	op := &lifecyclev1alpha1.Operation{}

@@ -19,14 +19,15 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// propagations are all that a deletion may have.
+// propagations lists all propagation policies of a deletion.
 var propagations = []metav1.DeletionPropagation{
 	metav1.DeletePropagationOrphan, metav1.DeletePropagationForeground, metav1.DeletePropagationBackground,
 }
 
 const statefulSets = "{apiVersion: apps/v1, kind: StatefulSet}"
 
-// statefulSet is a StatefulSet of one simulated pod, whose service has a name of its own. It uses a ConfigMap.
+// statefulSet returns a StatefulSet of one simulated pod, with the name of its service. It uses
+// a ConfigMap.
 func statefulSet(ns, name, service, config string) string {
 	return fmt.Sprintf(`---
 apiVersion: apps/v1
@@ -42,7 +43,8 @@ spec:
 `, ns, name, service, config)
 }
 
-// deleted deletes a StatefulSet of the hub, which the hub may not answer. It may be deleted already.
+// deleted deletes a StatefulSet on the hub. It returns an error if the hub does not answer, and
+// nil if the StatefulSet is already gone.
 func deleted(ctx context.Context, api *testenv.API, ns, name string, propagation metav1.DeletionPropagation) error {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("apps/v1")
@@ -52,7 +54,8 @@ func deleted(ctx context.Context, api *testenv.API, ns, name string, propagation
 	return client.IgnoreNotFound(api.Delete(ctx, o, client.PropagationPolicy(propagation)))
 }
 
-// pods waits until the pod of a StatefulSet is there in members, and returns its UID in each.
+// pods waits until members have the available pod of a StatefulSet, and returns its UID in
+// each.
 func pods(w *spine.World, name string, members ...*testenv.Member) map[string]types.UID {
 	w.Helper()
 	uids := map[string]types.UID{}
@@ -91,7 +94,8 @@ func absent(w *spine.World, what string, api *testenv.API, apiVersion, kind, nam
 	})
 }
 
-// judgePods waits until the StatefulSet is gone everywhere, and holds its pods and what was sent to members to the propagation.
+// judgePods waits until the StatefulSet is gone everywhere. It then checks that the pods, and
+// the deletions sent to members, agree with the propagation policy.
 func judgePods(w *spine.World, name string, propagation metav1.DeletionPropagation, before map[string]types.UID, members ...*testenv.Member) {
 	w.Helper()
 	absent(w, "the hub", w.Hub.API, "work.orrery.dev/v1alpha2", "ResourceBinding", name+"-statefulset")
@@ -127,7 +131,8 @@ func judgePods(w *spine.World, name string, propagation metav1.DeletionPropagati
 	}
 }
 
-// TestDeletionPropagation deletes templates with each propagation: what their copies own stays, or goes with them.
+// TestDeletionPropagation deletes templates with each propagation policy: the objects that the
+// copies own stay or are deleted in members, as the policy says.
 func TestDeletionPropagation(t *testing.T) {
 	w := spine.Start(t, "propagation")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", statefulSets, spine.In("oak", "pine")))
@@ -147,9 +152,10 @@ func TestDeletionPropagation(t *testing.T) {
 	}
 }
 
-// TestReplacedTemplateKeepsItsPods deletes a StatefulSet with propagation Orphan and creates it with another serviceName, while one cluster
-// does not answer: this is how immutable fields are changed without an outage. The new copy adopts the pods of the old one. What only
-// follows the StatefulSet is never missing.
+// TestReplacedTemplateKeepsItsPods changes an immutable field without an outage: it deletes a
+// StatefulSet with propagation Orphan and creates it with another serviceName, while one
+// cluster does not answer. The new copy adopts the pods of the old copy. A dependency of the
+// StatefulSet is never missing.
 func TestReplacedTemplateKeepsItsPods(t *testing.T) {
 	w := spine.Start(t, "replaced")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", statefulSets, spine.In("oak", "pine"), "propagateDeps: true")+
@@ -165,7 +171,7 @@ func TestReplacedTemplateKeepsItsPods(t *testing.T) {
 	absent(w, "the hub", w.Hub.API, "apps/v1", "StatefulSet", "db")
 	w.Hub.Apply(t, statefulSet(w.Namespace, "db", "two", "conf"))
 	absent(w, w.Oak.Name, w.Oak.API, "apps/v1", "StatefulSet", "db")
-	w.Hub.Kill() // what pine is to be told is in the binding
+	w.Hub.Kill() // the pending work for pine is in the binding
 	w.Restart()
 	w.Pine.Heal()
 	for _, m := range []*testenv.Member{w.Oak, w.Pine} {
@@ -203,22 +209,23 @@ func TestReplacedTemplateKeepsItsPods(t *testing.T) {
 	}
 }
 
-// TestDeletionsUnderKills kills the hub with SIGKILL at random points while templates are deleted with each propagation: between the
-// request and its answer, while the garbage collector of the hub works, before and after each write in a member.
+// TestDeletionsUnderKills kills the hub with SIGKILL at random points while templates are
+// deleted with each propagation policy: between the request and its answer, while the garbage
+// collector of the hub works, before and after each write in a member.
 func TestDeletionsUnderKills(t *testing.T) {
-	const each = 2 // of each propagation, in each round
+	const each = 2 // templates for each policy, in each round
 	kills := testenv.Count(t, "KILLS", 3, 50)
 	random := testenv.Rand(t)
 	w := spine.Start(t, "propagation-kills")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", statefulSets, spine.In("oak", "pine")))
 	cfg, err := w.Hub.Config()
 	w.Must(err)
-	admin, err := testenv.NewAPI(cfg) // while the hub comes and goes
+	admin, err := testenv.NewAPI(cfg) // usable across restarts of the hub
 	w.Must(err)
 	d, err := dynamic.NewForConfig(cfg)
 	w.Must(err)
 	f := &fuse{hub: w.Hub}
-	h := &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}, told: f.event}
+	h := &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}, onEvent: f.event}
 	following := make(chan struct{})
 	go func() { defer close(following); h.follow(t.Context()) }()
 	t.Cleanup(func() { <-following })
@@ -249,8 +256,9 @@ func TestDeletionsUnderKills(t *testing.T) {
 		}
 		w.CaughtUp(0, w.Oak, w.Pine)
 		random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
-		// A victim's end makes about six events: its binding is told twice and goes, and each member is written once. At 0 the hub is
-		// killed between two requests of the user.
+		// The deletion of a victim makes about six events: two changes and the end of its
+		// binding, and a write in each member. At 0 the hub is killed between two requests of
+		// the user.
 		at := random.IntN(5 * len(victims))
 		between := random.IntN(len(victims))
 		var burnt <-chan struct{}

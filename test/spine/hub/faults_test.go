@@ -21,8 +21,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// TestMirrorIsDamaged damages the mirror's files, of a server that runs and of one that is
-// stopped. It is a cache: the hub starts, places and answers as if nothing had happened.
+// TestMirrorIsDamaged damages the files of the mirror, of a running server and of a stopped
+// one. The mirror is a cache: the hub starts, places and answers as without the damage.
 func TestMirrorIsDamaged(t *testing.T) {
 	noise := bytes.Repeat([]byte("noise, not a database. "), 1<<10)
 	write := func(from, length float64) func(string) error {
@@ -53,7 +53,7 @@ func TestMirrorIsDamaged(t *testing.T) {
 	}
 	for _, tc := range testenv.Sample(t, 3, []struct {
 		name    string
-		file    string // which, by its suffix
+		file    string // the suffix of the damaged file
 		running bool
 		damage  func(file string) error
 	}{
@@ -106,7 +106,7 @@ func TestMirrorIsDamaged(t *testing.T) {
 			}
 			delete(before, "ConfigMap/before")
 			w.Stays(w.Oak, before)
-			// Search answers right again without a restart.
+			// Search is complete again without a restart.
 			w.Eventually("the fleet shows what oak has", func() error {
 				out, err := w.Hub.Kubectl("--context=fleet", "get", "configmaps", "-n", w.Namespace, "-o", "name")
 				if err != nil {
@@ -123,8 +123,9 @@ func TestMirrorIsDamaged(t *testing.T) {
 	}
 }
 
-// TestRecordsAreLost removes what the hub remembers of its acts while it is stopped. Every copy is then read once: what others changed
-// meanwhile is taken back, and what is as it was applied is not written to.
+// TestRecordsAreLost removes the hub's records of its applies while it is stopped. Then the hub
+// reads every copy once: it reverts what others changed meanwhile, and does not write to
+// unchanged copies.
 func TestRecordsAreLost(t *testing.T) {
 	w := spine.Start(t, "records-lost")
 	names := []string{"changed", "same", "extended"}
@@ -163,8 +164,9 @@ func TestRecordsAreLost(t *testing.T) {
 	}
 }
 
-// TestWorkGoesOnAfterAnOutageOfTheHub keeps a part of the hub down for so long that the waits of its clients between two
-// attempts have grown. hub.TestWorkGoesOnAfterOutages does the same with the API server alone, and holds it to a time.
+// TestWorkGoesOnAfterAnOutageOfTheHub keeps a process of the hub down until the retry delays of
+// its clients have grown. hub.TestWorkGoesOnAfterOutages does the same with the API server
+// alone, and limits the time until work goes on.
 func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
 	victims, outage := []string{"etcd"}, 8*time.Second
 	if testenv.Soak() {
@@ -195,8 +197,8 @@ func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
 					}
 				}
 			})
-			// It goes on until a request has met the outage: on a busy machine the requests come
-			// late.
+			// The outage lasts until a request has failed: on a busy machine the first request
+			// may be late.
 			begin := time.Now()
 			for time.Since(begin) < outage || failed.Load() == 0 && time.Since(begin) < spine.Patience {
 				w.Must(w.Hub.Signal(victim, syscall.SIGKILL))
@@ -212,7 +214,7 @@ func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
 				_, err := w.Oak.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "after")
 				return err
 			})
-			// So it does for what existed before.
+			// An object that existed before the outage is updated, too.
 			w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "before", "two"))
 			w.Data(w.Oak, "before", "two")
 		})

@@ -16,14 +16,16 @@ import (
 )
 
 const (
-	// groups of placements, each of which has an override of its own.
+	// groups is the number of groups of placements. Each group has an override of its own.
 	groups = 10
-	// eventsEach is less than what one placement makes of writes in members and news of its bindings; the hub is killed at a random one of them.
+	// eventsEach is less than the number of events of one placement: writes in members and
+	// changes of its bindings. The hub is killed at a random event.
 	eventsEach = 6
 )
 
-// fuse kills the hub at a certain event: a write in a member, which waits until the hub is dead and is then performed, so that nobody hears how it ended, or
-// something that a binding says.
+// fuse kills the hub at a certain event: a write in a member, or a change of a binding. The
+// write waits until the hub is dead and is then performed, so that the hub never gets the
+// answer.
 type fuse struct {
 	hub *testenv.Hub
 
@@ -32,7 +34,8 @@ type fuse struct {
 	burnt chan struct{}
 }
 
-// light has the hub killed at the n-th event from now.
+// light makes the n-th event from now kill the hub, and burnt is closed then. With 0, no event
+// does.
 func (f *fuse) light(n int) (burnt <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,9 +55,10 @@ func (f *fuse) event() {
 	}
 }
 
-// TestKills kills the hub with SIGKILL at random points, while placements are made and edited and their overrides change. Every write in a member is held to
-// the same: nothing reaches it without its override, nothing older comes after something newer, nothing is deleted, and one process of the hub writes nothing
-// twice. In the end everything is as the hub wants it.
+// TestKills kills the hub with SIGKILL at random points, while placements are created and
+// edited and their overrides change. It checks every write in a member: no copy lacks its
+// override, no older version follows a newer one, nothing is deleted, and one process of the
+// hub writes nothing twice. In the end every member has all copies in the wanted version.
 func TestKills(t *testing.T) {
 	kills, count := testenv.Count(t, "KILLS", 2, 4), testenv.Count(t, "PLACEMENTS", 80, 80)
 	defer func() {
@@ -70,12 +74,12 @@ func TestKills(t *testing.T) {
 	}
 	cfg, err := w.Hub.Config()
 	w.Must(err)
-	admin, err := testenv.NewAPI(cfg) // while the hub comes and goes
+	admin, err := testenv.NewAPI(cfg) // usable across restarts of the hub
 	w.Must(err)
 	d, err := dynamic.NewForConfig(cfg)
 	w.Must(err)
 	f := &fuse{hub: w.Hub}
-	h := &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}, told: f.event}
+	h := &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}, onEvent: f.event}
 	var following sync.WaitGroup
 	following.Go(func() { h.follow(t.Context()) })
 	t.Cleanup(following.Wait)
@@ -87,7 +91,8 @@ func TestKills(t *testing.T) {
 		})
 	}
 
-	// What users do, in an order of chance, and what it comes to.
+	// act is a request of a user, and its effect on the wanted state. The order of acts is
+	// random.
 	type act struct {
 		manifests string
 		done      func()
@@ -124,7 +129,7 @@ func TestKills(t *testing.T) {
 		for dead := false; len(pending) > 0 && !dead; {
 			testenv.Eventually(t, "the hub serves its users, or is dead", spine.Patience, func() error {
 				select {
-				case <-burnt: // users try again when there is a hub
+				case <-burnt: // users try again when the hub runs
 					dead = true
 					return nil
 				default:
@@ -139,7 +144,7 @@ func TestKills(t *testing.T) {
 		if burnt == nil {
 			break
 		}
-		// What is left of the round goes on until the hub is killed, or there is nothing left to do.
+		// The rest of the round ends when the hub is killed, or no work is left.
 		testenv.Eventually(t, "the hub is killed, or has done everything", 3*spine.Patience, func() error {
 			select {
 			case <-burnt:
@@ -148,7 +153,7 @@ func TestKills(t *testing.T) {
 			}
 			var errs []error
 			for _, m := range spine.Members.List {
-				_ = p.Judge(m) // what is on its way is not written
+				_ = p.Judge(m) // writes that have not ended are not judged yet
 				errs = append(errs, unwritten(p, m))
 			}
 			return errors.Join(errs...)
@@ -158,7 +163,7 @@ func TestKills(t *testing.T) {
 		case <-burnt:
 			killed++
 		default:
-			w.Hub.Kill() // nothing was left to do
+			w.Hub.Kill() // all work was done before the event
 		}
 		p.Settled()
 		p.Restarted()
@@ -187,7 +192,7 @@ func TestKills(t *testing.T) {
 		kills, killed, count, value-1, len(edits), wanted, len(spine.Members.List), total)
 }
 
-// unwritten is an error while something is wanted in a member that was not written there.
+// unwritten returns an error until all wanted versions were written in the member.
 func unwritten(p *spine.Placements, m *testenv.Member) error {
 	for object, want := range p.Wanted() {
 		if is, ok := p.Last[m.Name+" "+object]; !ok || is != want {

@@ -18,14 +18,15 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// incomparableError is why hub and members cannot be compared now: something did not answer.
+// incomparableError means that hub and members cannot be compared now, because one did not
+// answer.
 type incomparableError struct{ error }
 
-// Unwrap returns the error that a request ended with.
+// Unwrap returns the error of the request.
 func (i incomparableError) Unwrap() error { return i.error }
 
-// hasDifference reports whether an error of compare contains a difference, and not only what cannot
-// be compared now.
+// hasDifference reports whether an error of compare contains a difference, not only
+// incomparableErrors.
 func hasDifference(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // all parts of it are visited
 	case nil, incomparableError:
@@ -37,7 +38,7 @@ func hasDifference(err error) bool {
 	}
 }
 
-// compare says what differs between the hub and its members.
+// compare returns an error that lists the differences between the hub and its members.
 func (a *attack) compare() error {
 	ctx, cancel := context.WithTimeout(a.Context(), time.Minute)
 	defer cancel()
@@ -74,7 +75,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 		name, _, _ := unstructured.NestedString(b.Object, "spec", "resource", "name")
 		byUID[b.GetUID()], byTemplate[kind+"/"+name] = b, b
 	}
-	policies := map[string][]string{} // the clusters of each that are joined
+	policies := map[string][]string{} // joined clusters by policy
 	for _, name := range []string{"rest", "workloads"} {
 		p, err := a.admin.Find(ctx, "policy.orrery.dev/v1alpha1", "PropagationPolicy", ns, name)
 		if apierrors.IsNotFound(err) {
@@ -108,7 +109,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 		}
 	}
 
-	// Every wanted copy is there, as rendered.
+	// Every wanted copy exists, as rendered.
 	templates := 0
 	for _, k := range spine.Kinds {
 		list, err := a.admin.ListKind(ctx, k.APIVersion, k.Kind, ns)
@@ -143,7 +144,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 			for cluster, n := range targets {
 				sum += n
 				o := has[cluster][key]
-				if _, ok := a.stranger(cluster+" "+k.Kind+" "+ns+"/"+t.GetName(), o); ok {
+				if _, ok := a.unmanagedObject(cluster+" "+k.Kind+" "+ns+"/"+t.GetName(), o); ok {
 					if has := spine.Conditions(b); !strings.Contains(has, "FullyApplied=False/Conflict") {
 						differs("%s/%s in %s is foreign, and the binding says %s", ns, key, cluster, has)
 					}
@@ -168,11 +169,11 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 		}
 	}
 
-	// Nothing else of ours is there, and all of theirs.
+	// No other object of ours exists, and all foreign objects exist unchanged.
 	for _, m := range spine.Members.List {
 		for key, o := range has[m.Name] {
 			kind, name, _ := strings.Cut(key, "/")
-			if _, ok := a.stranger(m.Name+" "+kind+" "+ns+"/"+name, o); ok {
+			if _, ok := a.unmanagedObject(m.Name+" "+kind+" "+ns+"/"+name, o); ok {
 				if o.GetLabels()[workv1alpha2.BindingLabel] != "" {
 					differs("%s: foreign %s/%s has our mark", m.Name, ns, key)
 				}
@@ -186,7 +187,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 				differs("%s: %s/%s is left, and its binding does not name the cluster", m.Name, ns, key)
 				continue
 			}
-			// A restored hub does not know what it placed since its backup.
+			// A restored hub does not know which objects it placed since its backup.
 			if o.GetAnnotations()[workv1alpha2.OrphanAnnotation] != "" || a.restored && label != "" || label != "" && ofAnotherJoin(o, joined[m.Name]) {
 				continue
 			}
@@ -215,7 +216,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 	return errors.Join(errs...)
 }
 
-// withoutVolatile drops what a claim's own controllers set.
+// withoutVolatile drops the contents of a PersistentVolumeClaim, which its controllers change.
 func withoutVolatile(c any) any {
 	m, _ := c.(map[string]any)
 	if m["kind"] == "PersistentVolumeClaim" {
@@ -224,25 +225,26 @@ func withoutVolatile(c any) any {
 	return c
 }
 
-// stranger is what was made in a member under a name, if the object is that.
-func (a *attack) stranger(name string, o *unstructured.Unstructured) (stranger, bool) {
+// unmanagedObject returns the unmanaged object that was created under the name. It returns false
+// unless o is that object.
+func (a *attack) unmanagedObject(name string, o *unstructured.Unstructured) (unmanagedObject, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s, ok := a.theirs[name]
 	return s, ok && o != nil && o.GetUID() == s.UID
 }
 
-// ofAnotherJoin is true for a copy of a cluster that was not joined as it is now: what carries
-// the UID of another Cluster object in its source.
+// ofAnotherJoin reports whether a copy is from an earlier join of the cluster: its source has
+// the UID of another Cluster object.
 func ofAnotherJoin(o *unstructured.Unstructured, cluster types.UID) bool {
 	if cluster == "" {
-		return true // left in a cluster that is not in the fleet
+		return true // left in a cluster that is not joined
 	}
 	source := o.GetAnnotations()[workv1alpha2.SourceAnnotation]
 	return source != "" && !strings.Contains(source, string(cluster))
 }
 
-// override reads what the override of a namespace says now.
+// override returns the cluster and the value in the current override policy of a namespace.
 func (a *attack) override(ctx context.Context, ns string) (cluster, value string, err error) {
 	o, err := a.admin.Find(ctx, "policy.orrery.dev/v1alpha1", "OverridePolicy", ns, "where")
 	if err != nil {
@@ -257,7 +259,8 @@ func (a *attack) override(ctx context.Context, ns string) (cluster, value string
 	return names[0], value, nil
 }
 
-// unlike says how a copy differs from its template as it is rendered for a cluster.
+// unlike describes how a copy differs from its template as rendered for a cluster, or returns
+// "".
 func unlike(template, o *unstructured.Unstructured, share int64, overridden bool, value string) string {
 	switch template.GetKind() {
 	case "Deployment":
@@ -281,7 +284,7 @@ func unlike(template, o *unstructured.Unstructured, share int64, overridden bool
 	return ""
 }
 
-// kindOf is the kind of a resource that tests compare.
+// kindOf returns the kind, among those that tests compare, of a resource.
 func kindOf(resource string) spine.Kind {
 	for _, k := range spine.Kinds {
 		plural := strings.ToLower(k.Kind) + "s"

@@ -12,31 +12,31 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// history is what the bindings of the hub have said, and when.
+// history records the decisions in the bindings of the hub, with their times.
 type history struct {
 	resource dynamic.NamespaceableResourceInterface
-	told     func() // unless nil, called for each change that a watch tells
+	onEvent  func() // if not nil, called for each event of the watch
 
 	mu       sync.Mutex
 	bindings map[types.UID]*past
 }
 
-// past is that of one binding.
+// past is the history of one binding.
 type past struct {
-	namespace, kind, name string // of its template
-	deleting              bool   // or gone
+	namespace, kind, name string // of the template
+	deleting              bool   // or deleted
 	said                  []placement
 }
 
-// placement is what a binding says from a time on.
+// placement is the decision in a binding from a time on.
 type placement struct {
 	from     time.Time
-	clusters map[string]int64 // with replicas, or 0
+	clusters map[string]int64 // replicas by cluster, or 0
 }
 
 var bindingResource = schema.GroupVersionResource{Group: "work.orrery.dev", Version: "v1alpha2", Resource: "resourcebindings"}
 
-// follow keeps the history until ctx ends.
+// follow updates the history until ctx ends.
 func (h *history) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		version, err := h.list(ctx)
@@ -50,7 +50,7 @@ func (h *history) follow(ctx context.Context) {
 	}
 }
 
-// list brings the history up to date.
+// list updates the history from a list of all bindings.
 func (h *history) list(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -82,8 +82,8 @@ func (h *history) watch(ctx context.Context, version string) {
 	for e := range w.ResultChan() {
 		if b, ok := e.Object.(*unstructured.Unstructured); ok && b.GetKind() == "ResourceBinding" {
 			h.observe(b, e.Type == "DELETED")
-			if h.told != nil {
-				h.told()
+			if h.onEvent != nil {
+				h.onEvent()
 			}
 		}
 	}
@@ -99,11 +99,12 @@ func (h *history) observe(b *unstructured.Unstructured, gone bool) {
 		p.name, _, _ = unstructured.NestedString(b.Object, "spec", "resource", "name")
 		h.bindings[b.GetUID()] = p
 	}
-	p.deleting = gone || b.GetDeletionTimestamp() != nil // one that was gone is back after a restore
+	// After a restore, a deleted binding may exist again.
+	p.deleting = gone || b.GetDeletionTimestamp() != nil
 	p.said = append(p.said, placement{from: time.Now(), clusters: clustersOf(b)})
 }
 
-// clustersOf are the clusters that a binding names, with their replicas.
+// clustersOf returns the clusters of a binding with their replicas.
 func clustersOf(b *unstructured.Unstructured) map[string]int64 {
 	all := map[string]int64{}
 	list, _, _ := unstructured.NestedSlice(b.Object, "spec", "clusters")
@@ -116,8 +117,8 @@ func clustersOf(b *unstructured.Unstructured) map[string]int64 {
 	return all
 }
 
-// since returns a copy of a binding's past, with what it has said since a time: what it said at
-// that time is the first of it. Nil: there never was such a binding.
+// since returns a copy of a binding's past that begins with the decision at that time. It
+// returns nil if there never was such a binding.
 func (h *history) since(uid types.UID, at time.Time) *past {
 	h.mu.Lock()
 	defer h.mu.Unlock()

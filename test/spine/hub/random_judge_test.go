@@ -16,8 +16,9 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// since is from when on a decision may be that is carried out now in a member: hung requests are
-// performed when the member answers again.
+// since returns the earliest time of a decision that may be carried out now in a member. Hung
+// requests are performed when the member answers again, so their decisions may be older than
+// memory.
 func (a *attack) since(m *testenv.Member) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -28,7 +29,7 @@ func (a *attack) since(m *testenv.Member) time.Time {
 	return at
 }
 
-// judge looks at a write before it is passed on.
+// judge checks a write before it is passed on.
 func (a *attack) judge(m *testenv.Member, r testenv.Write) {
 	ns := cmp.Or(r.Namespace, r.Name)
 	if !slices.Contains(attackNamespaces, ns) || r.DryRun || r.Impersonated != "" {
@@ -46,7 +47,7 @@ func (a *attack) judge(m *testenv.Member, r testenv.Write) {
 	a.wrong = append(a.wrong, fmt.Sprintf("%s: %s: %s", m.Name, r, why))
 }
 
-// fault says what is wrong with a write; "" when nothing is.
+// fault returns the rule that a write breaks, or "".
 func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -67,7 +68,7 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	}
 	o, err := m.Find(ctx, k.APIVersion, k.Kind, r.Namespace, r.Name)
 	if err != nil {
-		return "" // it creates something
+		return "" // the write creates the object
 	}
 	a.mu.Lock()
 	foreign, isForeign := a.theirs[named(m, k.Kind, r.Namespace, r.Name)]
@@ -76,7 +77,7 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 		return "the object is not the hub's"
 	}
 	if uid := r.UID(); uid != "" && uid != o.GetUID() {
-		return "" // it will be refused
+		return "" // the member will refuse the write
 	}
 	copied := types.UID(o.GetLabels()[workv1alpha2.BindingLabel])
 	if r.Verb == "delete" {
@@ -90,7 +91,8 @@ func (a *attack) fault(m *testenv.Member, r testenv.Write) string {
 	return ""
 }
 
-// namespaceFault: a namespace goes only with the hub's own, and with nothing foreign in it.
+// namespaceFault: a namespace may be deleted only with the hub's own, and without foreign
+// objects in it.
 func (a *attack) namespaceFault(ctx context.Context, m *testenv.Member, r testenv.Write) string {
 	if r.Verb != "delete" {
 		return ""
@@ -117,7 +119,8 @@ func (a *attack) namespaceFault(ctx context.Context, m *testenv.Member, r testen
 	return ""
 }
 
-// deletionFault: a copy of this join goes when its template was deleted, or was placed elsewhere.
+// deletionFault: a copy of this join may be deleted only if its template was deleted or moved
+// elsewhere.
 func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv.Write, o *unstructured.Unstructured, binding types.UID) string {
 	if binding == "" {
 		return "the object has no mark of a binding"
@@ -143,7 +146,7 @@ func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv
 		}
 		return ""
 	case err != nil:
-		return "" // the binding may say what nobody can read now
+		return "" // the current binding cannot be read
 	}
 	for _, s := range p.said {
 		if _, named := s.clusters[m.Name]; !named {
@@ -153,7 +156,7 @@ func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv
 	return "its binding names the cluster"
 }
 
-// rollout says how far a Deployment's own rollout of other pods is; empty: it has none.
+// rollout describes the progress of a Deployment's own rollout of new pods, or returns "".
 func rollout(d *unstructured.Unstructured) string {
 	observed, _, _ := unstructured.NestedInt64(d.Object, "status", "observedGeneration")
 	updated, _, _ := unstructured.NestedInt64(d.Object, "status", "updatedReplicas")
@@ -164,7 +167,8 @@ func rollout(d *unstructured.Unstructured) string {
 	return fmt.Sprintf(" (rolls out: generation %d, observed %d; %d pods, %d of them new)", d.GetGeneration(), observed, all, updated)
 }
 
-// releaseFault: replicas go only when as many are available as are wanted, or were available.
+// releaseFault: replicas may be removed only if enough stay available: as many as are wanted,
+// or as many as were available.
 func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.Write, now *unstructured.Unstructured, binding types.UID) string {
 	n, ok := r.Replicas()
 	if r.Verb == "delete" {
@@ -212,8 +216,9 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 		}
 		can := min(spine.AvailableReplicas(d), spine.Replicas(d))
 		if rollout(d) != "" {
-			// An edit of the pods takes a quarter of them away at a time (the default of maxUnavailable,
-			// rounded down), whether or not something moves, and may have come after the decision.
+			// An edit of the pods takes up to a quarter of them away (the default of
+			// maxUnavailable, rounded down), also without a move, and may have come after the
+			// decision.
 			can = min(can+spine.Replicas(d)/4, spine.Replicas(d))
 		}
 		each = append(each, fmt.Sprintf("%s: %d available of %d%s, %+v lately", other.Name, spine.AvailableReplicas(d), spine.Replicas(d), rollout(d), a.pending[other.Name+" "+key]))

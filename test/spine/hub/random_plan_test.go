@@ -11,27 +11,27 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// What the random attack uses: namespaces on the hub, in all of which one policy places
-// workloads and one the rest. One of them is in every member before any hub is; there the policy
-// would overwrite what is in its way.
+// attackNamespaces are the hub's namespaces in the random attack. In each, one policy places
+// workloads and one the other objects. The namespace existing is in every member before any
+// hub. There the policy overwrites conflicting objects.
 var attackNamespaces = []string{"attack-a", "attack-b", existing}
 
 const existing = "attack-existing"
 
-// step is one thing that the attack does. All of it is chosen by the seed alone, never by what
-// has happened, so that a seed replays the same steps.
+// step is one step of the attack. Only the seed chooses it, never the results of earlier steps,
+// so that a seed replays the same steps.
 type step struct {
 	what string
 	do   func(*attack) error
 }
 
-// weighted is a kind of step and how often it comes.
+// weighted is a kind of step with its frequency.
 type weighted struct {
 	weight int
 	make   func(*rand.Rand) step
 }
 
-// steps returns n steps for a seed.
+// steps returns the n steps of a seed.
 func steps(seed uint64, n int) []step {
 	r := rand.New(rand.NewPCG(seed, 7))
 	kinds := repertoire()
@@ -140,7 +140,7 @@ func repertoire() []weighted {
 			return step{fmt.Sprintf("damage the mirror (truncate: %t)", cut), func(a *attack) error { return a.damage(cut) }}
 		}},
 		{6, func(r *rand.Rand) step {
-			// Now and then of a name that a template has or will have.
+			// Sometimes the name is one that a template has or will have.
 			m, ns, name, value := one(r), ns(r), fmt.Sprintf("c%d", r.IntN(16)), fmt.Sprintf("foreign %d", r.IntN(1000))
 			if r.IntN(3) == 0 {
 				return step{"foreign claim " + ns + "/" + name + " in " + m.Name, func(a *attack) error { return a.foreign(m, spine.Claim(ns, name)) }}
@@ -183,12 +183,12 @@ func apply(what, manifest string) step {
 	return step{what, func(a *attack) error { return a.apply(manifest) }}
 }
 
-// words are a short manifest on one line.
+// words returns a short manifest as one line.
 func words(manifest string) string {
 	return strings.Join(strings.Fields(strings.NewReplacer("---", "", "apiVersion: v1\n", "", "metadata: ", "").Replace(manifest)), " ")
 }
 
-// labelled is a manifest of an object that the attack's policies select.
+// labelled returns the manifest with the label that the attack's policies select.
 func labelled(manifest string) string {
 	return strings.Replace(manifest, "metadata: {", "metadata: {labels: {attack: \"yes\"}, ", 1)
 }
@@ -205,7 +205,7 @@ func restPolicy(ns string, clusters ...string) string {
 	return spine.Policy(ns, "rest", selected("v1", "ConfigMap")+", "+selected("v1", "Secret")+", "+selected("v1", "ServiceAccount"), spine.In(clusters...), resolution)
 }
 
-// override writes data.where of ConfigMaps in one cluster.
+// override returns an override policy that sets data.where of ConfigMaps in one cluster.
 func override(ns, cluster, value string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1

@@ -25,19 +25,20 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// What the attack allows.
+// Time limits of the attack.
 const (
-	// converging is how long the fleet may take to be as the hub wants it once nothing harms it.
+	// converging is how long the fleet may take to reach the wanted state after the last fault.
 	converging = spine.Patience
-	// memory is for how long a decision may have been on its way when it is carried out.
+	// memory is the maximum age of a decision when it is carried out.
 	memory = 5 * time.Second
-	// scaling is for how long after a user's scale-down replicas are not held to the release
-	// rule, for that is no move.
+	// scaling is how long after a user's scale-down the release rule is not checked, because a
+	// scale-down is no move.
 	scaling = 30 * time.Second
 )
 
-// TestRandom does STEPS things chosen by a seed, for SEEDS seeds from SEED on, and holds every
-// write in a member to the invariants. At the end hub and members are compared object by object.
+// TestRandom does STEPS steps chosen by a seed, for SEEDS seeds from SEED on, and checks every
+// write in a member against the invariants. At the end it compares hub and members object by
+// object.
 func TestRandom(t *testing.T) {
 	first, count, n := testenv.Seed(t), testenv.Count(t, "SEEDS", 1, 3), testenv.Count(t, "STEPS", 200, 200)
 	for seed := first; seed < first+uint64(count); seed++ {
@@ -53,53 +54,53 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// attack is one run.
+// attack is one run of TestRandom.
 type attack struct {
 	*spine.World
-	admin   *testenv.API // of the hub, while its server comes and goes
+	admin   *testenv.API // of the hub, usable across restarts of the server
 	history *history
-	busy    map[string]*sync.Mutex // who joins or unjoins a member
+	busy    map[string]*sync.Mutex // by member, held during a join or unjoin
 	begun   sync.WaitGroup
-	did     []string // the steps, and how they ended
+	did     []string // the steps, and their results
 
-	judging sync.Mutex // one write at a time is judged
+	judging sync.Mutex // serializes the checks of writes
 	judged  int
-	made    int // attempts to make foreign objects
+	made    int // attempts to create foreign objects
 	pending map[string]intended
 	backup  string // directory
 
 	mu      sync.Mutex
-	deleted map[string]time.Time // KIND NAMESPACE/NAME of templates, by us
-	scaled  map[string]time.Time // NAMESPACE/NAME of Deployments, down, by us
-	theirs  map[string]stranger  // MEMBER KIND NAMESPACE/NAME of foreign objects
+	deleted map[string]time.Time       // KIND NAMESPACE/NAME of templates that we deleted
+	scaled  map[string]time.Time       // NAMESPACE/NAME of Deployments that we scaled down
+	theirs  map[string]unmanagedObject // MEMBER KIND NAMESPACE/NAME of foreign objects
 	faults  map[string]span
 	wrong   []string
-	// suspended is true from the restore of a backup to its confirmation; restored ever after.
+	// suspended is true from the restore of a backup to its confirmation. restored stays true.
 	suspended, restored bool
 	early               []string // deletions while suspended
 }
 
-// intended is the number of replicas that a write, which may be on its way still, sets on the
-// object with the UID.
+// intended is the number of replicas that a write, which may not have ended, sets on the object
+// with the UID.
 type intended struct {
 	at       time.Time
 	uid      types.UID
 	replicas int64
 }
 
-// concerns says whether the write may yet change o: an object made anew after a deletion has
-// another UID, and the deletion is carried out.
+// concerns reports whether the write may still change o. If o has another UID, it was deleted and
+// created again, so a deletion that was the write is done.
 func (i intended) concerns(o *unstructured.Unstructured) bool {
 	return i.uid == o.GetUID() && time.Since(i.at) < 2*time.Second
 }
 
-// stranger is an object that no hub may touch.
-type stranger struct {
+// unmanagedObject is an object in a member that the hub did not create and may not touch.
+type unmanagedObject struct {
 	spine.Object
 	made time.Time
 }
 
-// span of a fault; the end is zero while it lasts.
+// span is the duration of a fault. The end is zero while the fault lasts.
 type span struct{ begin, end time.Time }
 
 func newAttack(t *testing.T) *attack {
@@ -117,7 +118,7 @@ func newAttack(t *testing.T) *attack {
 	a := &attack{
 		World: w, history: &history{resource: d.Resource(bindingResource), bindings: map[types.UID]*past{}},
 		busy: map[string]*sync.Mutex{}, pending: map[string]intended{},
-		deleted: map[string]time.Time{}, scaled: map[string]time.Time{}, theirs: map[string]stranger{}, faults: map[string]span{},
+		deleted: map[string]time.Time{}, scaled: map[string]time.Time{}, theirs: map[string]unmanagedObject{}, faults: map[string]span{},
 	}
 	if a.admin, err = testenv.NewAPI(cfg); err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func newAttack(t *testing.T) *attack {
 	return a
 }
 
-// run does the steps, mends everything and compares.
+// run does the steps, ends all faults, and compares.
 func (a *attack) run(all []step) {
 	begin := time.Now()
 	for _, m := range spine.Members.List {
@@ -190,7 +191,7 @@ func (a *attack) run(all []step) {
 	ended := time.Since(begin)
 	a.finishJoins()
 	a.converge("as the steps left the fleet")
-	// Whoever is out of the fleet comes back: what it kept is the hub's again.
+	// Unjoined clusters join again: the hub takes over the objects that they kept.
 	for _, m := range spine.Members.List {
 		if !a.Hub.Joined(a, m) {
 			a.Join(m)
@@ -202,7 +203,8 @@ func (a *attack) run(all []step) {
 	judged := a.judged
 	a.judging.Unlock()
 	a.Logf("%d of %d steps worked, %d writes were judged", worked, len(all), judged)
-	// Far less than chance leaves of them: with 200 steps about 150 work, and 125 writes or more are judged.
+	// The limits are far below the usual numbers: of 200 steps about 150 work, and 125 writes
+	// or more are judged.
 	if worked < len(all)/3 || judged < len(all)/8 {
 		a.Errorf("of %d steps only %d worked, and only %d writes were judged: the hub was hardly attacked", len(all), worked, judged)
 	}
@@ -213,8 +215,8 @@ func (a *attack) run(all []step) {
 	}
 }
 
-// finishJoins joins again where the hub was killed between the Cluster of a join and its Secret, as whoever saw that join fail
-// would.
+// finishJoins repeats a join if the hub was killed between the Cluster and the Secret of the
+// join, as a user who saw the join fail would do.
 func (a *attack) finishJoins() {
 	for _, m := range spine.Members.List {
 		if !a.Hub.Joined(a, m) {
@@ -238,14 +240,14 @@ func (a *attack) finishJoins() {
 	}
 }
 
-// converge waits until hub and members agree, and goes on agreeing.
+// converge waits until hub and members agree, and checks once more after all writes have ended.
 func (a *attack) converge(when string) {
 	a.Helper()
 	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.admit(), a.compare()) })
 	if differ == nil {
 		a.Quiet(2 * time.Second)
 		_ = pollFor(converging, func() error {
-			differ = a.compare() // nothing was still on its way
+			differ = a.compare() // no write was pending
 			if hasDifference(differ) {
 				return nil
 			}
@@ -257,8 +259,9 @@ func (a *attack) converge(when string) {
 	}
 }
 
-// admit joins clusters again that refuse the hub's credentials, as the condition asks for: a hub that was restored may have a cluster
-// joined that was unjoined since the backup, with credentials that are deleted there.
+// admit repeats the join of clusters that refuse the hub's credentials, as the condition asks
+// for. After a restore the hub may list a cluster that was unjoined since the backup. The
+// credentials were deleted in that cluster.
 func (a *attack) admit() error {
 	for _, m := range spine.Members.List {
 		ctx, cancel := a.short()
@@ -288,8 +291,8 @@ func (a *attack) admit() error {
 	return nil
 }
 
-// confirm says once more that the hub was restored, if it has found that out only now: what
-// shows it may be in a cluster that was not in the fleet before.
+// confirm confirms the restore again if the hub has noticed it only now: the objects that show
+// it may be in a cluster that was not joined before.
 func (a *attack) confirm() error {
 	ctx, cancel := a.short()
 	defer cancel()
@@ -315,7 +318,8 @@ func pollFor(d time.Duration, check func() error) error {
 	}
 }
 
-// short bounds what a step asks, for what it asks may be down.
+// short returns a context for the requests of a step. It ends soon, because the API server may
+// be down.
 func (a *attack) short() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(a.Context(), 2*time.Second)
 }
@@ -350,7 +354,7 @@ func (a *attack) apply(manifest string) error {
 	return a.admin.TryApply(ctx, manifest)
 }
 
-// scales notes a scale-down before it is made.
+// scales records a scale-down before the request is sent.
 func (a *attack) scales(ctx context.Context, to *unstructured.Unstructured) {
 	now, err := a.admin.Find(ctx, "apps/v1", "Deployment", to.GetNamespace(), to.GetName())
 	if err == nil && spine.Replicas(now) <= spine.Replicas(to) {
@@ -384,7 +388,7 @@ func (a *attack) delete(apiVersion, kind, ns, name string) error {
 	return a.admin.Delete(ctx, o)
 }
 
-// membership joins or unjoins a member in the background, for it may take long.
+// membership joins or unjoins a member in the background, because that may take long.
 func (a *attack) membership(m *testenv.Member, join bool) {
 	busy := a.busy[m.Name]
 	if !busy.TryLock() {
@@ -417,7 +421,7 @@ func (a *attack) heal(m *testenv.Member) {
 	}
 }
 
-// kill ends a process of the hub and waits until the hub answers again.
+// kill kills a process of the hub and waits until the hub answers again.
 func (a *attack) kill(process string) error {
 	if err := a.Hub.Signal(process, syscall.SIGKILL); err != nil {
 		return err
@@ -430,7 +434,7 @@ func (a *attack) kill(process string) error {
 	})
 }
 
-// damage removes or truncates the mirror's files while they are used.
+// damage removes or truncates the mirror's files while the hub uses them.
 func (a *attack) damage(truncate bool) error {
 	files, err := filepath.Glob(filepath.Join(a.Hub.Dir, "mirror", "*.db*"))
 	if err != nil {
@@ -446,13 +450,14 @@ func (a *attack) damage(truncate bool) error {
 	return err
 }
 
-// backUp copies the hub's etcd away.
+// backUp stores a copy of the hub's etcd.
 func (a *attack) backUp() error {
 	a.backup = filepath.Join(a.TempDir(), "backup")
 	return errors.Join(a.Hub.Stop(), a.Hub.Backup(a.backup), a.Hub.Start())
 }
 
-// restore puts the backup back, looks for a while at what the hub does of itself, and confirms.
+// restore restores the backup, waits a while for wrong deletions of the hub, and confirms the
+// restore.
 func (a *attack) restore() error {
 	for _, m := range spine.Members.List {
 		a.heal(m)
@@ -473,10 +478,12 @@ func (a *attack) restore() error {
 		_, err := a.admin.Find(ctx, "v1", "ConfigMap", "orrery-cluster", "hub-restore")
 		return err
 	})
-	time.Sleep(3 * time.Second) // for whatever the hub would do
+	time.Sleep(3 * time.Second) // time for writes that the hub must not make
 	a.mu.Lock()
 	a.suspended = false
-	if suspected == nil { // else nothing in any cluster is of after the backup, and the hub goes on from there
+	// If nothing is suspected, no object in any cluster is newer than the backup, and the hub
+	// may go on.
+	if suspected == nil {
 		a.wrong = append(a.wrong, a.early...)
 	}
 	a.mu.Unlock()
@@ -488,7 +495,7 @@ func named(m *testenv.Member, kind, ns, name string) string {
 	return m.Name + " " + kind + " " + ns + "/" + name
 }
 
-// foreign makes an object in a member that is not the hub's.
+// foreign creates an object in a member that does not belong to the hub, and records it.
 func (a *attack) foreign(m *testenv.Member, manifest string) error {
 	ctx, cancel := context.WithTimeout(a.Context(), 20*time.Second)
 	defer cancel()
@@ -497,7 +504,8 @@ func (a *attack) foreign(m *testenv.Member, manifest string) error {
 		return err
 	}
 	o := objects[0]
-	// Nobody may delete its namespace between the creation and our note of it.
+	// No write may be judged between the creation and the record, such as a deletion of its
+	// namespace.
 	a.judging.Lock()
 	defer a.judging.Unlock()
 	a.made++
@@ -507,7 +515,7 @@ func (a *attack) foreign(m *testenv.Member, manifest string) error {
 		if !spine.Unanswered(err) {
 			return err
 		}
-		// It may have been made all the same: then the note is of that.
+		// The object may exist although there was no answer. If so, record the existing object.
 		ask, end := context.WithTimeout(a.Context(), spine.Patience)
 		defer end()
 		if waited := wait.PollUntilContextCancel(ask, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -522,7 +530,7 @@ func (a *attack) foreign(m *testenv.Member, manifest string) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.theirs[named(m, o.GetKind(), o.GetNamespace(), o.GetName())] = stranger{Object: spine.Object{UID: o.GetUID(), Contents: spine.Contents(o)}, made: time.Now()}
+	a.theirs[named(m, o.GetKind(), o.GetNamespace(), o.GetName())] = unmanagedObject{Object: spine.Object{UID: o.GetUID(), Contents: spine.Contents(o)}, made: time.Now()}
 	return nil
 }
 
@@ -538,7 +546,7 @@ func (a *attack) drift(m *testenv.Member, apiVersion, kind, ns, name, patch stri
 		return errors.New("it is no copy")
 	}
 	if kind == "Deployment" {
-		// Whoever repairs it may take replicas away again.
+		// The hub that repairs the drift may take replicas away again.
 		a.mu.Lock()
 		a.scaled[ns+"/"+name] = time.Now()
 		a.mu.Unlock()

@@ -15,11 +15,12 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// confirmRestore is the command by which an operator says that the hub was restored.
+// confirmRestore is the command with which an operator confirms that the hub was restored.
 var confirmRestore = []string{"server", "confirm-restore", "--yes"}
 
-// TestRestoredHub restores the hub's etcd from a backup that is older than what was placed since.
-// Until that is confirmed nothing may be deleted and nothing rolled back; then it converges.
+// TestRestoredHub restores the hub's etcd from a backup, after more objects were placed. Until
+// the restore is confirmed, nothing may be deleted and nothing rolled back. Then the fleet
+// converges.
 func TestRestoredHub(t *testing.T) {
 	w := spine.Alone(t, "restored")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Policy(w.Namespace, "moving", "{apiVersion: apps/v1, kind: Deployment, name: moves}", spine.In("oak"))+
@@ -64,10 +65,10 @@ func TestRestoredHub(t *testing.T) {
 	}
 	w.CaughtUp(3 * time.Second)
 	untouched()
-	// What does not go back is done: an object of now is placed.
+	// Work that rolls nothing back is done: a new object is placed.
 	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "new", "one"))
 	w.Placed(w.Oak, "v1", "ConfigMap", "new")
-	// It is remembered over a restart, and said.
+	// The suspicion survives a restart, and is reported.
 	w.Hub.Kill()
 	w.Restart()
 	w.Eventually("the log says so", func() error {
@@ -85,7 +86,8 @@ func TestRestoredHub(t *testing.T) {
 	w.Available(w.Oak, "moves", 2)
 	w.Gone(w.Pine, "apps/v1", "Deployment", "moves")
 	w.Placed(w.Oak, "v1", "ConfigMap", "deleted-since")
-	// What the hub does not know stays, is listed, and is adopted when it is made again.
+	// Objects that the hub does not know stay, are listed, and are adopted when they are
+	// created again.
 	for _, m := range []*testenv.Member{w.Oak} {
 		for _, name := range []string{"Deployment/made-since", "ConfigMap/made-since"} {
 			if now := w.Content(m)[name]; now.UID != before[m][name].UID {
@@ -110,8 +112,9 @@ func TestRestoredHub(t *testing.T) {
 	}
 }
 
-// TestRestoredHubWithEqualTemplates restores a hub whose templates are as they were: that it is
-// older than its members shows in where they have their copies, or in how a cluster left.
+// TestRestoredHubWithEqualTemplates restores a hub whose templates did not change since the
+// backup. Only the clusters of the copies, or an unjoin, show that the hub is older than its
+// members.
 func TestRestoredHubWithEqualTemplates(t *testing.T) {
 	w := spine.Alone(t, "placed-since")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "moving", "{apiVersion: v1, kind: ConfigMap, name: moves}", spine.In("oak"))+
@@ -123,7 +126,7 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 		t.Helper()
 		backup := backUp(w)
 		since()
-		w.Quiet(2 * time.Second) // an object made now would show by itself that the hub is older
+		w.Quiet(2 * time.Second) // an object created now would show that the hub is older
 		w.Must(w.Hub.Stop())
 		before, marks := map[*testenv.Member]spine.Content{}, map[*testenv.Member]int{}
 		for _, m := range spine.Members.List {
@@ -163,9 +166,10 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 	}
 }
 
-// TestRestoredHubAndAClusterThatWasAway restores a hub of a time at which a cluster did not answer. What shows that the hub is
-// older than its members is in that cluster alone, which answers now: the hub asks it, and does not go by what it wrote of the
-// cluster then. The hub has the default times of health probes.
+// TestRestoredHubAndAClusterThatWasAway restores a backup from a time when a cluster did not
+// answer. Only objects in that cluster show that the hub is older, and the cluster answers now.
+// The hub must ask the cluster instead of trusting its old status. The hub has the default
+// times of health probes.
 func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
 	w := spine.AloneByDefault(t, "was-away")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "goes", "{apiVersion: v1, kind: ConfigMap, name: goes}", spine.In("oak"))+
@@ -184,7 +188,7 @@ func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
 	w.Must(w.Hub.Stop())
 	before, mark := map[*testenv.Member]spine.Content{w.Oak: w.Content(w.Oak), w.Birch: w.Content(w.Birch)}, w.Oak.Mark()
 	w.Must(w.Hub.Restore(backup))
-	w.Birch.Slow(500 * time.Millisecond) // it answers, if later than the others
+	w.Birch.Slow(500 * time.Millisecond) // it answers later than the others
 	w.Restart()
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "goes")
 	untouched := func() {
@@ -203,7 +207,7 @@ func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
 	w.Data(w.Birch, "changes", "one")
 }
 
-// confirm says that the hub was restored.
+// confirm confirms that the hub was restored.
 func confirm(w *spine.World) {
 	w.Helper()
 	w.Attempt("confirm that the hub was restored", func() error {
@@ -212,7 +216,7 @@ func confirm(w *spine.World) {
 	})
 }
 
-// backUp copies the hub's etcd away, between two runs of the hub.
+// backUp stops the hub, copies its etcd, and starts the hub again.
 func backUp(w *spine.World) string {
 	w.Helper()
 	backup := filepath.Join(w.TempDir(), "backup")
@@ -222,7 +226,8 @@ func backUp(w *spine.World) string {
 	return backup
 }
 
-// suspected waits until the hub says that it seems to be restored; meanwhile must hold until then.
+// suspected waits until the hub reports that it seems to be restored. It calls meanwhile before
+// each check, so meanwhile must hold until then.
 func suspected(w *spine.World, meanwhile func()) {
 	w.Helper()
 	w.Eventually("the hub suspects that it was restored", func() error {

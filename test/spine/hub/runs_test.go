@@ -15,16 +15,17 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// TestWorkRunsOnce kills the server with SIGKILL as it creates Jobs. Each Job ends in its cluster and is deleted there, by then or while no server runs. No Job is
-// created before its binding says that it begins, and none twice; the mirror is lost now and then.
+// TestWorkRunsOnce kills the server with SIGKILL while it creates Jobs. Each Job ends in its
+// cluster and is deleted there, either after the hub knows that it ended or while no server runs.
+// No Job is created before its binding records the start, and none is created twice.
 func TestWorkRunsOnce(t *testing.T) {
 	w := spine.Start(t, "runs-once")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "jobs", "{apiVersion: batch/v1, kind: Job}", spine.In("oak"))+
 		spine.Policy(w.Namespace, "maps", "{apiVersion: v1, kind: ConfigMap}", spine.In("oak"))+spine.ConfigMap(w.Namespace, "first", "one"))
-	w.Applied("ConfigMap", "first") // so that there is a namespace
+	w.Applied("ConfigMap", "first") // so that the namespace exists
 	cfg, err := w.Hub.Config()
 	w.Must(err)
-	admin, err := testenv.NewAPI(cfg) // while the hub comes and goes
+	admin, err := testenv.NewAPI(cfg) // usable across restarts of the hub
 	w.Must(err)
 	phase := func(ctx context.Context, name string) (string, error) {
 		b, err := admin.Find(ctx, "work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, name+"-job")
@@ -52,7 +53,7 @@ func TestWorkRunsOnce(t *testing.T) {
 			}
 			once.Do(func() {
 				var said string
-				// The hub may not answer for a moment. The write waits meanwhile.
+				// The hub may not answer for a moment. The write waits until it does.
 				err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, spine.Patience, true, func(ctx context.Context) (bool, error) {
 					var err error
 					said, err = phase(ctx, name)
@@ -71,7 +72,7 @@ func TestWorkRunsOnce(t *testing.T) {
 			})
 		})
 		w.Eventually(name+" is applied", func() error {
-			if kill && !w.Hub.Running() { // it has begun to create the Job, so it has the template
+			if kill && !w.Hub.Running() { // the hub has the template, as it began to create the Job
 				return nil
 			}
 			return spine.Try(t.Context(), admin, `
@@ -128,7 +129,7 @@ spec: {template: {spec: {restartPolicy: Never, containers: [{name: x, image: "ex
 	}
 }
 
-// ends has a Job in a member be complete.
+// ends completes a Job in a member.
 func ends(ctx context.Context, m *testenv.Member, namespace, name string) error {
 	o, err := m.Find(ctx, "batch/v1", "Job", namespace, name)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// compare says what differs between the hub and its members: all of them if whole, or else those
-// that are well.
+// compare returns an error that lists the differences between the hub and its members. Unless
+// whole is set, it compares only the members without faults.
 func (w *randomWork) compare(whole bool) error {
 	ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
 	defer cancel()
@@ -42,8 +42,8 @@ func (w *randomWork) compare(whole bool) error {
 	return errors.Join(errs...)
 }
 
-// well reports whether a member has no trouble that concerns a kind; sick whether it has other
-// trouble: an API that does not answer, or a kind that the hub may not write.
+// well is true if a member has no fault that affects the kind. sick is true if it has another
+// fault: an API that does not answer, or a kind that the hub may not write.
 func (w *randomWork) well(member, kind string) (well, sick bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,18 +103,20 @@ func (w *randomWork) compareWork(ctx context.Context, ns string, whole bool) err
 				continue
 			}
 			if k.Kind == "Job" && hasEnded(t) && t.GetName() >= "j2" {
-				continue // it goes
+				continue // the hub deletes this template
 			}
 			if uid, _, _ := unstructured.NestedString(b.Object, "spec", "resource", "uid"); uid != string(t.GetUID()) || b.GetDeletionTimestamp() != nil {
 				if whole {
 					differs("the binding of %s/%s is of another object of the name, or being deleted: %s", ns, key, bindingText(b))
 				}
-				continue // the new binding is made when no cluster has a copy of the old one
+				// The new binding is created when no cluster has a copy of the old one.
+				continue
 			}
 			w.mu.Lock()
 			wanted := w.placed[ns+" "+k.Kind]
 			w.mu.Unlock()
-			if !whole { // nothing new is placed in clusters that do not answer
+			// Templates are not newly placed in clusters that do not answer.
+			if !whole {
 				wanted = slices.DeleteFunc(slices.Clone(wanted), func(cluster string) bool { well, _ := w.well(cluster, k.Kind); return !well })
 			}
 			names := slices.Sorted(maps.Keys(clustersOf(b)))
@@ -145,7 +147,7 @@ func (w *randomWork) compareWork(ctx context.Context, ns string, whole bool) err
 						differs("%s: %s/%s is there, and its binding is being deleted: %s", m.Name, ns, key, bindingText(b))
 					}
 				default:
-					// What moves stays while the cluster that it moves to is in trouble.
+					// A copy that moves stays while its new cluster has a fault.
 					if _, names := clustersOf(b)[m.Name]; !names && whole {
 						differs("%s: %s/%s is left, and its binding does not name the cluster: %s", m.Name, ns, key, bindingText(b))
 					}
@@ -171,7 +173,7 @@ func (w *randomWork) compareWork(ctx context.Context, ns string, whole bool) err
 		member, rest, _ := strings.Cut(name, " ")
 		kind, path, _ := strings.Cut(rest, " ")
 		object, in := strings.CutPrefix(path, ns+"/")
-		if !in || kind == "Job" { // its cluster deletes it
+		if !in || kind == "Job" { // the member may delete the Job itself
 			continue
 		}
 		switch o := has[member][kind+"/"+object]; {
@@ -200,7 +202,7 @@ func bindingText(b *unstructured.Unstructured) string {
 	return fmt.Sprintf("the binding says %s, %v, runs %v", spine.Conditions(b), messages, runs)
 }
 
-// unlikeWork says how a cluster differs from what a template asks for there.
+// unlikeWork describes how the object in a cluster differs from the template, or returns "".
 func (w *randomWork) unlikeWork(t, b, o *unstructured.Unstructured, cluster string) string {
 	phase := ""
 	runs, _, _ := unstructured.NestedSlice(b.Object, "status", "runs")
@@ -257,7 +259,7 @@ func (w *randomWork) unlikeWork(t, b, o *unstructured.Unstructured, cluster stri
 	return ""
 }
 
-// workOf is what of a StatefulSet TestRandomWork varies.
+// workOf returns the fields of a StatefulSet that TestRandomWork varies.
 func workOf(s *unstructured.Unstructured) string {
 	service, _, _ := unstructured.NestedString(s.Object, "spec", "serviceName")
 	containers, _, _ := unstructured.NestedSlice(s.Object, "spec", "template", "spec", "containers")

@@ -18,10 +18,10 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// lately is for how long a decision may have been on its way when it is carried out.
+// lately is the maximum age of a decision when it is carried out.
 const lately = 10 * time.Second
 
-// judge looks at a write before it is passed on.
+// judge checks a write before it is passed on.
 func (w *randomWork) judge(m *testenv.Member, r testenv.Write) {
 	if !slices.Contains(workNamespaces, cmp.Or(r.Namespace, r.Name)) || r.DryRun || r.Impersonated != "" {
 		return
@@ -33,7 +33,7 @@ func (w *randomWork) judge(m *testenv.Member, r testenv.Write) {
 	}
 }
 
-// fault says what is wrong with a write; "" when nothing is.
+// fault returns the rule that a write breaks, or "".
 func (w *randomWork) fault(m *testenv.Member, r testenv.Write) string {
 	if r.Resource == "namespaces" {
 		if r.Verb == "delete" {
@@ -50,10 +50,10 @@ func (w *randomWork) fault(m *testenv.Member, r testenv.Write) string {
 	defer cancel()
 	o, err := m.Find(ctx, k.APIVersion, k.Kind, r.Namespace, r.Name)
 	if err != nil {
-		return "" // it creates something
+		return "" // the write creates the object
 	}
 	if uid := r.UID(); uid != "" && uid != o.GetUID() {
-		return "" // it will be refused
+		return "" // the member will refuse the write
 	}
 	if r.Verb == "delete" {
 		return w.deletionFault(ctx, m, r, o)
@@ -66,8 +66,8 @@ func (w *randomWork) fault(m *testenv.Member, r testenv.Write) string {
 	return ""
 }
 
-// deletionFault: a copy goes when its template was deleted, with the propagation of that deletion,
-// when it was placed elsewhere, or when it has ended and shall run again.
+// deletionFault: a copy may be deleted only if its template was deleted, with the propagation
+// policy of that deletion, if it was moved elsewhere, or if it has ended and shall run again.
 func (w *randomWork) deletionFault(ctx context.Context, m *testenv.Member, r testenv.Write, o *unstructured.Unstructured) string {
 	w.mu.Lock()
 	was := w.before[named(m, o.GetKind(), o.GetNamespace(), o.GetName())]
@@ -106,7 +106,9 @@ func (w *randomWork) deletionFault(ctx context.Context, m *testenv.Member, r tes
 		}
 		return ""
 	case o.GetKind() == "Job" && o.GetName() >= "j2" && (hasEnded(o) || p.deleting && (w.reruns[template] > 0 || moved())):
-		return "" // the hub's cluster deletes the template of a Job that ended wherever it is placed
+		// The hub deletes the template of a Job that has ended in every cluster where it is
+		// placed.
+		return ""
 	case p.deleting && err == nil:
 		return "nobody deleted its template, and its binding is gone"
 	case err != nil:
@@ -120,8 +122,8 @@ func (w *randomWork) deletionFault(ctx context.Context, m *testenv.Member, r tes
 	return "its binding names the cluster"
 }
 
-// judgeCreations holds the Jobs that were created since the last call to their ends: one that ended
-// is created again only as often as somebody asked for it.
+// judgeCreations checks the Jobs created since the last call. A Job that has ended may be
+// created again only as often as a rerun was requested.
 func (w *randomWork) judgeCreations() {
 	w.Helper()
 	w.mu.Lock()
@@ -140,7 +142,7 @@ func (w *randomWork) judgeCreations() {
 				continue
 			}
 			key := m.Name + " " + string(source.Template)
-			after := 0 // how many that were there before it had ended
+			after := 0 // how many earlier copies had ended
 			for uid, end := range w.ended[key] {
 				if slices.Contains(w.created[key], uid) || uid != r.UID() && end.Before(r.Time) {
 					after++
@@ -155,7 +157,7 @@ func (w *randomWork) judgeCreations() {
 	}
 }
 
-// judgeOrphans: pods that a deletion left are there, each the one that it was.
+// judgeOrphans: pods that a deletion orphaned still exist, with the same UID.
 func (w *randomWork) judgeOrphans() {
 	w.Helper()
 	w.mu.Lock()

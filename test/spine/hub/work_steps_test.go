@@ -25,13 +25,13 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// workStep is one thing that TestRandomWork does. The seed alone chooses it.
+// workStep is one step of TestRandomWork. Only the seed chooses it.
 type workStep struct {
 	what string
 	do   func(*randomWork) error
 }
 
-// workSteps returns n steps for a seed.
+// workSteps returns the n steps of a seed.
 func workSteps(seed uint64, n int) []workStep {
 	r := rand.New(rand.NewPCG(seed, 28))
 	kinds := workRepertoire()
@@ -41,7 +41,7 @@ func workSteps(seed uint64, n int) []workStep {
 	}
 	all := make([]workStep, 0, n)
 	for i := range n {
-		if i < n/4 { // at first there is nothing to end, to delete or to move
+		if i < n/4 { // at first there is no object to end, delete or move
 			all = append(all, putStep(r, workKinds[i%len(workKinds)], workNamespaces[i/len(workKinds)%len(workNamespaces)]))
 			continue
 		}
@@ -52,19 +52,20 @@ func workSteps(seed uint64, n int) []workStep {
 	return all
 }
 
-// weightedWork is a kind of step and how often it is chosen.
+// weightedWork is a kind of step with its frequency.
 type weightedWork struct {
 	weight int
 	make   func(*rand.Rand) workStep
 }
 
-// workName is a name of a template of a kind. The names of each kind are few, so that they meet.
+// workName returns a name of a template of a kind. There are few names, so that steps affect
+// the same templates.
 func workName(r *rand.Rand, kind string) string {
 	return strings.ToLower(kind[:1]) + fmt.Sprint(r.IntN(map[string]int{"ConfigMap": 3, "Job": 4, "StatefulSet": 2}[kind]))
 }
 
-// workManifest is a template, or an object that was there before it: few variants, so that both
-// are often equal. More is what the object has beside.
+// workManifest returns a template, or an object that is in a member before it. There are few
+// variants, so that both are often equal. more is an additional value for the object.
 func workManifest(r *rand.Rand, kind, ns, name, more string) string {
 	switch kind {
 	case "ConfigMap":
@@ -74,8 +75,8 @@ func workManifest(r *rand.Rand, kind, ns, name, more string) string {
 		}
 		return o
 	case "Job":
-		// Half of the names are of Jobs that their cluster deletes when they have ended, and half of
-		// Jobs that end only when a step ends them.
+		// The cluster deletes the Jobs of half of the names when they have ended. The Jobs of
+		// half of the names end only by a step.
 		live, node := "", ""
 		if name >= "j2" {
 			live = "ttlSecondsAfterFinished: 0, "
@@ -91,7 +92,8 @@ spec: {%stemplate: {spec: {%srestartPolicy: Never, containers: [{name: x, image:
 `, name, ns, live, node)
 	}
 	service := "db"
-	if ns != overwriteNamespace && more == "" { // in the other one it could not be overwritten
+	// In overwriteNamespace, a StatefulSet with another service could not be overwritten.
+	if ns != overwriteNamespace && more == "" {
 		service = []string{"db", "other"}[r.IntN(2)]
 	}
 	o := statefulSet(ns, name, service, "none")
@@ -159,7 +161,7 @@ func workRepertoire() []weightedWork {
 			}}
 		}},
 		{3, func(r *rand.Rand) workStep {
-			// Deleted with one propagation and created again at once.
+			// Delete with one propagation policy, and create again at once.
 			k, ns, p := kind(r), namespace(r), propagation(r)
 			name := workName(r, k.Kind)
 			o := workManifest(r, k.Kind, ns, name, "")
@@ -223,7 +225,7 @@ func (w *randomWork) trouble(change func()) {
 	change()
 }
 
-// ask has the hub do something until it answers, and starts its server if that does not run.
+// ask repeats a request until the hub answers, and starts the server if it does not run.
 func (w *randomWork) ask(do func(ctx context.Context) error) error {
 	var answer error
 	w.Eventually("the hub answers", func() error {
@@ -243,7 +245,7 @@ func (w *randomWork) ask(do func(ctx context.Context) error) error {
 	return answer
 }
 
-// start starts the server unless it runs.
+// start starts the server unless it is running.
 func (w *randomWork) start() error {
 	if w.Hub.Running() {
 		return nil
@@ -255,7 +257,7 @@ func (w *randomWork) apply(manifest string) error {
 	return w.ask(func(ctx context.Context) error { return w.admin.TryApply(ctx, manifest) })
 }
 
-// place has the policy of a kind in a namespace name clusters.
+// place sets the clusters of the policy of a kind in a namespace.
 func (w *randomWork) place(ns string, k spine.Kind, clusters ...string) error {
 	resolution := "conflictResolution: Abort"
 	if ns == overwriteNamespace {
@@ -264,7 +266,7 @@ func (w *randomWork) place(ns string, k spine.Kind, clusters ...string) error {
 	clusters = slices.Sorted(slices.Values(clusters))
 	w.trouble(func() {
 		w.placed[ns+" "+k.Kind] = clusters
-		if k.Kind == "StatefulSet" { // pods of a StatefulSet that moves go with it
+		if k.Kind == "StatefulSet" { // pods of a StatefulSet are deleted when it moves
 			maps.DeleteFunc(w.orphans, func(key string, _ types.UID) bool {
 				cluster, pod, _ := strings.Cut(key, " ")
 				return strings.HasPrefix(pod, ns+"/") && !slices.Contains(clusters, cluster)
@@ -274,7 +276,7 @@ func (w *randomWork) place(ns string, k spine.Kind, clusters ...string) error {
 	return w.apply(spine.ClusterPolicy(ns+"-"+strings.ToLower(k.Kind), fmt.Sprintf("{apiVersion: %s, kind: %s, namespace: %s}", k.APIVersion, k.Kind, ns), spine.In(clusters...), resolution))
 }
 
-// templateOf returns the UID of the template of a copy of the hub's; "" if o is none.
+// templateOf returns the UID of the template of a copy, or "" if o is no copy.
 func templateOf(o *unstructured.Unstructured) types.UID {
 	if o.GetLabels()[workv1alpha2.BindingLabel] == "" {
 		return ""
@@ -286,7 +288,7 @@ func templateOf(o *unstructured.Unstructured) types.UID {
 	return source.Template
 }
 
-// end has a copy of a Job end in a member.
+// end makes the copy of a Job in a member end.
 func (w *randomWork) end(m *testenv.Member, ns, name, phase string) error {
 	o, err := m.Find(w.Context(), "batch/v1", "Job", ns, name)
 	if err != nil {
@@ -316,7 +318,7 @@ func (w *randomWork) end(m *testenv.Member, ns, name, phase string) error {
 	return m.Status().Update(w.Context(), o)
 }
 
-// followEnds notes until ctx ends which copies of Jobs end in a member.
+// followEnds records, until ctx ends, which copies of Jobs end in a member.
 func (w *randomWork) followEnds(ctx context.Context, m *testenv.Member, jobs dynamic.NamespaceableResourceInterface) {
 	for ctx.Err() == nil {
 		list, err := jobs.List(ctx, metav1.ListOptions{})
@@ -359,7 +361,7 @@ func hasEnded(o *unstructured.Unstructured) bool {
 	return strings.Contains(has, "Complete=True/") || strings.Contains(has, "Failed=True/")
 }
 
-// lose deletes a copy of a Job in a member.
+// lose deletes the copy of a Job in a member.
 func (w *randomWork) lose(m *testenv.Member, ns, name string) error {
 	o, err := m.Find(w.Context(), "batch/v1", "Job", ns, name)
 	if err != nil {
@@ -373,7 +375,7 @@ func (w *randomWork) lose(m *testenv.Member, ns, name string) error {
 	return m.Delete(w.Context(), o, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &uid})
 }
 
-// rerun asks for a Job to run again.
+// rerun requests another run of a Job.
 func (w *randomWork) rerun(ns, name string) error {
 	if err := w.start(); err != nil {
 		return err
@@ -390,7 +392,7 @@ func (w *randomWork) rerun(ns, name string) error {
 	return err
 }
 
-// delete deletes a template that is not being deleted.
+// delete deletes a template, unless it is being deleted.
 func (w *randomWork) delete(k spine.Kind, ns, name string, p metav1.DeletionPropagation) error {
 	var o *unstructured.Unstructured
 	if err := w.ask(func(ctx context.Context) (err error) {
@@ -412,7 +414,7 @@ func (w *randomWork) delete(k spine.Kind, ns, name string, p metav1.DeletionProp
 	}))
 }
 
-// expectPods notes the pods of a StatefulSet's copies that its deletion leaves.
+// expectPods records the pods that the deletion of a StatefulSet orphans in members.
 func (w *randomWork) expectPods(template *unstructured.Unstructured, p metav1.DeletionPropagation) {
 	ns, name := template.GetNamespace(), template.GetName()
 	for _, m := range spine.Members.List {
@@ -437,7 +439,7 @@ func (w *randomWork) expectPods(template *unstructured.Unstructured, p metav1.De
 	}
 }
 
-// updated reports whether a StatefulSet does not replace its pods.
+// updated reports whether the rollout of a StatefulSet is complete.
 func updated(s *unstructured.Unstructured) bool {
 	observed, _, _ := unstructured.NestedInt64(s.Object, "status", "observedGeneration")
 	current, _, _ := unstructured.NestedString(s.Object, "status", "currentRevision")
@@ -445,20 +447,20 @@ func updated(s *unstructured.Unstructured) bool {
 	return observed == s.GetGeneration() && current == update
 }
 
-// foreign makes an object in a member that is not the hub's.
+// foreign creates an object in a member that does not belong to the hub.
 func (w *randomWork) foreign(m *testenv.Member, manifest string) error {
 	objects, err := testenv.Parse(manifest)
 	if err != nil {
 		return err
 	}
 	o := objects[0]
-	w.mu.Lock() // so that the hub's writes are judged with it
+	w.mu.Lock() // so that the hub's writes are judged after the record
 	defer w.mu.Unlock()
 	if err := m.Create(w.Context(), o); err != nil {
 		return err
 	}
 	w.before[named(m, o.GetKind(), o.GetNamespace(), o.GetName())] = o.GetUID()
-	delete(w.orphans, m.Name+" "+o.GetNamespace()+"/"+o.GetName()+"-0") // it adopts the pod
+	delete(w.orphans, m.Name+" "+o.GetNamespace()+"/"+o.GetName()+"-0") // o adopts the pod
 	return nil
 }
 
@@ -478,7 +480,8 @@ func (w *randomWork) sicken(m *testenv.Member) error {
 	return m.Create(w.Context(), silentService())
 }
 
-// refusal is the policy, and its binding, by which a member refuses the hub's writes of a kind.
+// refusal returns an admission policy, and its binding, that refuses the hub's writes of a
+// kind.
 func refusal(k spine.Kind) []*unstructured.Unstructured {
 	group, version, found := strings.Cut(k.APIVersion, "/")
 	if !found {
@@ -499,12 +502,12 @@ metadata: {name: no-work}
 spec: {policyName: no-work, validationActions: [Deny]}
 `, group, version, strings.ToLower(k.Kind), member.AccountNamespace, member.AccountName))
 	if err != nil {
-		panic(err) // it is written above
+		panic(err) // the format is constant
 	}
 	return objects
 }
 
-// refuse has the admission of a member refuse what the hub writes of a kind.
+// refuse makes the admission of a member refuse the hub's writes of a kind.
 func (w *randomWork) refuse(m *testenv.Member, k spine.Kind) error {
 	w.mu.Lock()
 	is := w.denied[m.Name]
@@ -521,7 +524,8 @@ func (w *randomWork) refuse(m *testenv.Member, k spine.Kind) error {
 	return nil
 }
 
-// deny leaves the hub these verbs for a kind in a member, and all for the rest.
+// deny reduces the hub's rights for a kind in a member to the verbs left. Other kinds keep all
+// verbs.
 func (w *randomWork) deny(m *testenv.Member, kind string, left []string) error {
 	role, err := m.Find(w.Context(), "rbac.authorization.k8s.io/v1", "ClusterRole", "", "cluster-admin")
 	if err != nil {
@@ -555,7 +559,7 @@ func (w *randomWork) deny(m *testenv.Member, kind string, left []string) error {
 	rules := []any{
 		map[string]any{"nonResourceURLs": []any{"*"}, "verbs": []any{"*"}},
 		map[string]any{"apiGroups": []any{"cluster.orrery.dev", "apiregistration.k8s.io"}, "resources": []any{"*"}, "verbs": []any{"*"}},
-		// What API servers know without listing it.
+		// API servers have these resources without listing them.
 		map[string]any{"apiGroups": []any{""}, "resources": []any{"users", "groups"}, "verbs": []any{"impersonate"}},
 		map[string]any{"apiGroups": []any{"authentication.k8s.io"}, "resources": []any{"userextras/*", "uids"}, "verbs": []any{"impersonate"}},
 	}
@@ -585,7 +589,7 @@ func untyped(all []string) []any {
 	return list
 }
 
-// heal ends all trouble of a member.
+// heal ends all faults of a member.
 func (w *randomWork) heal(m *testenv.Member) {
 	m.Heal()
 	ctx := context.Background()

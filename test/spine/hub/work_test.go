@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// What TestRandomWork uses: namespaces on the hub. The members have all of them but ownNamespace
-// before any template is placed.
+// TestRandomWork uses these namespaces of the hub. The members have all of them except
+// ownNamespace before any template is placed.
 const (
 	ownNamespace       = "work-own"
 	abortNamespace     = "work-abort"
@@ -29,22 +29,22 @@ const (
 
 var workNamespaces = []string{ownNamespace, abortNamespace, overwriteNamespace}
 
-// workKinds are the kinds that TestRandomWork places, each by a policy of its own.
+// workKinds are the kinds that TestRandomWork places. Each has a policy of its own.
 var workKinds = []spine.Kind{{APIVersion: "v1", Kind: "ConfigMap"}, {APIVersion: "batch/v1", Kind: "Job"}, {APIVersion: "apps/v1", Kind: "StatefulSet"}}
 
 const (
-	// segment is how many steps there are at most before the fleet is compared.
+	// segment is the maximum number of steps between two comparisons of the fleet.
 	segment = 40
-	// despite is how long clusters without trouble may take to be as the hub wants them while
-	// others are in trouble.
+	// despite is how long clusters without faults may take to reach the wanted state while
+	// others have faults.
 	despite = time.Minute
 )
 
-// TestRandomWork does STEPS things chosen by a seed, for SEEDS seeds from SEED on, with work that
-// ends, objects that were in a cluster before, deletions of each propagation, aggregated APIs that
-// do not answer, and rights of the hub that come and go. Each write in a member is held to the
-// invariants. Several times in a run hub and members are compared: while some clusters are in
-// trouble, for all others, and then for all.
+// TestRandomWork does STEPS steps chosen by a seed, for SEEDS seeds from SEED on, with Jobs
+// that end, objects that existed in a cluster before, deletions with each propagation policy,
+// aggregated APIs that do not answer, and changing rights of the hub. It checks each write in a
+// member against the invariants. Several times in a run it compares hub and members: first only
+// the clusters without faults, then all after the faults have ended.
 func TestRandomWork(t *testing.T) {
 	first, count, n := testenv.Seed(t), testenv.Count(t, "SEEDS", 0, 20), testenv.Count(t, "STEPS", 32, 150)
 	if count == 0 {
@@ -63,38 +63,39 @@ func TestRandomWork(t *testing.T) {
 	}
 }
 
-// randomWork is one run.
+// randomWork is one run of TestRandomWork.
 type randomWork struct {
 	*spine.World
-	admin   *testenv.API // of the hub, while its server comes and goes
+	admin   *testenv.API // of the hub, usable across restarts of the server
 	history *history
 	roles   map[string]map[string]any // the rules of cluster-admin, by member
-	did     []string                  // the steps, and how they ended
-	judged  map[string]int            // up to which write creations were judged, by member
+	did     []string                  // the steps, and their results
+	judged  map[string]int            // how many writes judgeCreations has judged, by member
 
 	mu sync.Mutex
-	// placed are the clusters that each policy names, by NAMESPACE KIND.
+	// placed has the clusters in each policy, by NAMESPACE KIND.
 	placed map[string][]string
-	// deleted are the propagations with which each template was deleted.
+	// deleted has the propagation policies with which each template was deleted.
 	deleted map[types.UID][]metav1.DeletionPropagation
-	// ended are the copies of Jobs that ended, and when, by MEMBER TEMPLATE.
+	// ended has the copies of Jobs that ended, with the times, by MEMBER TEMPLATE.
 	ended map[string]map[types.UID]time.Time
-	// created are the copies of Jobs in the order of their creation, by MEMBER TEMPLATE.
+	// created has the copies of Jobs in the order of their creation, by MEMBER TEMPLATE.
 	created map[string][]types.UID
-	// reruns is how often each template shall run again.
+	// reruns counts the requested reruns of each template.
 	reruns map[types.UID]int
-	// before is what was in a member before the hub, by MEMBER KIND NAMESPACE/NAME.
+	// before has the objects that were in a member before the hub, by MEMBER KIND
+	// NAMESPACE/NAME.
 	before map[string]types.UID
-	// orphans are pods that a deletion left, by MEMBER NAMESPACE/POD.
+	// orphans has the pods that a deletion orphaned, by MEMBER NAMESPACE/POD.
 	orphans map[string]types.UID
-	// sick are members with an API that does not answer.
+	// sick has the members with an API that does not answer.
 	sick map[string]bool
-	// denied is the kind whose objects the hub may not write, by member.
+	// denied has the kind whose objects the hub may not write, by member.
 	denied map[string]string
-	// cut are members that do not answer.
+	// cut has the members that do not answer.
 	cut map[string]bool
-	// forbidden are members that do not give the hub all the rights that it asks for: it does not
-	// use them.
+	// forbidden has the members that do not grant the hub all the rights that it requires. The
+	// hub does not use such a member.
 	forbidden map[string]bool
 	wrong     []string
 }
@@ -135,7 +136,7 @@ func newRandomWork(t *testing.T) *randomWork {
 	return w
 }
 
-// cleanUp leaves members as other tests expect them.
+// cleanUp restores the members for other tests.
 func (w *randomWork) cleanUp() {
 	if w.Failed() {
 		w.Explain()
@@ -164,7 +165,7 @@ func (w *randomWork) cleanUp() {
 	}
 }
 
-// run does the steps in segments, and compares after each.
+// run does the steps in segments, and compares after each segment.
 func (w *randomWork) run(all []workStep) {
 	begin := time.Now()
 	for _, ns := range workNamespaces {
@@ -202,7 +203,7 @@ func (w *randomWork) run(all []workStep) {
 	}
 }
 
-// whys logs what the hub and the cluster say of each copy that differs.
+// whys logs the status of each copy that differs, from the hub and from the cluster.
 func (w *randomWork) whys(differ error) {
 	for line := range strings.SplitSeq(differ.Error(), "\n") {
 		cluster, rest, _ := strings.Cut(strings.TrimSpace(line), ": ")
@@ -226,7 +227,7 @@ func (w *randomWork) whys(differ error) {
 	}
 }
 
-// calm compares the clusters that are well, then ends all trouble and compares all.
+// calm compares the clusters without faults, then ends all faults and compares all.
 func (w *randomWork) calm(when string) {
 	w.Helper()
 	if !w.Hub.Running() {
@@ -243,7 +244,7 @@ func (w *randomWork) calm(when string) {
 	differ := pollFor(converging, func() error { return w.compare(true) })
 	if differ == nil {
 		w.Quiet(time.Second)
-		differ = w.compare(true) // nothing was still on its way
+		differ = w.compare(true) // no write was pending
 	}
 	if differ != nil {
 		w.Errorf("%s, hub and members differ:\n%v", when, differ)

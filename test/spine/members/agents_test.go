@@ -16,10 +16,10 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// balancerIdle is after how long a balancer drops a connection on which nothing passes.
+// balancerIdle is the idle time after which a load balancer drops a connection.
 const balancerIdle = time.Minute
 
-// dialled are members whose agents dial the hub through networks.
+// dialled is a fleet with members whose agents dial the hub through networks.
 type dialled struct {
 	*spine.Placements
 
@@ -28,9 +28,12 @@ type dialled struct {
 	value   int
 }
 
-// TestAgentsInTrouble has all that can happen between a hub and agents happen while workloads with overrides are placed and changed in the clusters of
-// those agents, and one that the hub dials. Nothing is written there in an older version than before, without its override or twice, but for what was on its
-// way; nothing moves, nothing is deleted; the cluster that the hub dials notices nothing; and each has everything as it is wanted once the trouble ends, with no help.
+// TestAgentsInTrouble causes every fault between a hub and agents, while workloads with
+// overrides are placed and changed in the clusters of the agents and in a cluster that the hub
+// dials. No copy is written in an older version than before or without its override. None is
+// written twice, except for writes that were pending. Nothing moves, nothing is deleted. The
+// cluster that the hub dials is not affected. When the faults end, each cluster reaches the
+// wanted state without help.
 func TestAgentsInTrouble(t *testing.T) {
 	w := spine.Start(t, "agents")
 	program, err := testenv.BuildAgent(t.TempDir())
@@ -46,7 +49,8 @@ func TestAgentsInTrouble(t *testing.T) {
 		w.Hub.JoinByAgent(t, m, d.network[m])
 		d.agent[m] = m.StartAgent(t, program, "one")
 	}
-	t.Cleanup(func() { // the tests that follow share the fleet, and these agents end with this one
+	// Later tests share the fleet, and the agents end with this test.
+	t.Cleanup(func() {
 		if !t.Failed() {
 			return
 		}
@@ -61,7 +65,8 @@ func TestAgentsInTrouble(t *testing.T) {
 		}
 	})
 	for _, m := range agents {
-		// Of one state of the Cluster: while it changes, it is ready by what was there before, and then for a moment not at all.
+		// All conditions must hold in one state of the Cluster. While the Cluster changes, it
+		// is ready by its old state, and then for a moment not ready.
 		w.Eventually(m.Name+" is reached by its agent", func() error {
 			c, err := w.Hub.Find(t.Context(), "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name)
 			if err != nil {
@@ -95,7 +100,7 @@ func TestAgentsInTrouble(t *testing.T) {
 			w.Moved("ResourceBinding", "app-0-deployment", spine.ClusterNames...)
 			d.Close()
 		}) {
-			t.FailNow() // it may have left a fleet that is not whole
+			t.FailNow() // the fleet may have faults left
 		}
 		t.Logf("%s took %s", name, time.Since(began).Round(time.Second))
 	}
@@ -103,7 +108,7 @@ func TestAgentsInTrouble(t *testing.T) {
 	phase("ResetInTheMidst", func(t *testing.T) {
 		network := d.network[w.Oak]
 		d.lists(t)
-		// Of applies.
+		// Reset the network during applies.
 		var mu sync.Mutex
 		cut := 0
 		w.Oak.OnWriteIn(w.Namespace, func(r testenv.Write) {
@@ -220,7 +225,7 @@ func TestAgentsInTrouble(t *testing.T) {
 	}
 }
 
-// change has each copy written anew.
+// change changes the override, so that each copy is written again.
 func (d *dialled) change() {
 	d.Helper()
 	d.value++

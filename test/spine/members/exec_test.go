@@ -19,7 +19,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// endless is a stream of which each part says where it belongs; after its end it begins anew.
+// endless is a stream in which each part has its position. After its end the stream is
+// repeated.
 var endless = func() []byte {
 	var all []byte
 	for i := range uint64(1 << 18) {
@@ -28,7 +29,7 @@ var endless = func() []byte {
 	return all
 }()
 
-// said is that stream as input.
+// said reads that stream.
 type said struct{ at int }
 
 func (s *said) Read(p []byte) (int, error) {
@@ -37,7 +38,7 @@ func (s *said) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// heard is what came back of it. A function is called when it is so much.
+// heard checks the echo of that stream. It calls reached when the echo has until bytes.
 type heard struct {
 	at, until int
 	reached   func()
@@ -60,7 +61,8 @@ func (h *heard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// execs cuts off execs through the agent of oak. Who began one is told so, and has of its output what came first; no command runs twice; and the next exec works.
+// execs resets the network during execs through the agent of oak. The client gets an error and
+// the correct beginning of the output, no command runs twice, and the next exec works.
 func (d *dialled) execs(t *testing.T) {
 	oak, network := d.Oak, d.network[d.Oak]
 	kubelet := testenv.StartKubelet(t, oak.DirectConfig(), "kubelet")
@@ -77,7 +79,7 @@ spec: {nodeName: kubelet, terminationGracePeriodSeconds: 0, containers: [{name: 
 	try := func(container, command string, in io.Reader, out io.Writer) error {
 		u := fmt.Sprintf("%s/api/v1/namespaces/%s/pods/shell/exec?container=%s&command=%s&stdin=%t&stdout=true", cfg.Host, d.Namespace, container,
 			strings.ReplaceAll(command, " ", "&command="), in != nil)
-		// Not kubectl's, which runs a command again with SPDY when it is not answered.
+		// kubectl's executor would run an unanswered command again with SPDY.
 		executor, err := remotecommand.NewWebSocketExecutor(rest.CopyConfig(cfg), http.MethodGet, u)
 		d.Must(err)
 		ctx, cancel := context.WithTimeout(t.Context(), spine.Patience)
@@ -88,8 +90,8 @@ spec: {nodeName: kubelet, terminationGracePeriodSeconds: 0, containers: [{name: 
 		}
 		return err
 	}
-	// Probes that are cut off make oak unreachable until the next one. Until then the hub answers
-	// by itself.
+	// A probe that is cut off makes oak unreachable until the next probe. Until then the hub
+	// answers itself.
 	run := func(container, command string, in io.Reader, out io.Writer) error {
 		var err error
 		d.Eventually("oak is reachable for "+command, func() error {
@@ -102,7 +104,7 @@ spec: {nodeName: kubelet, terminationGracePeriodSeconds: 0, containers: [{name: 
 	}
 	var all []string
 	for i, after := range []int{0, 0, 1, 64 << 10, 4 << 20} {
-		if err := run("absent", "true", nil, io.Discard); err == nil { // it leaves a connection behind
+		if err := run("absent", "true", nil, io.Discard); err == nil { // this leaves a connection open
 			t.Error("an exec in a container that is not there ended well")
 		}
 		cut := &heard{until: after}

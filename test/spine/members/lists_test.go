@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// listed is how many ConfigMaps a list that is cut off has, and listedBytes what each of them holds: together more than
-	// all buffers between a member and its reader.
+	// listed is the number of ConfigMaps in a list that is cut off, and listedBytes the size of
+	// each. The list is larger than all buffers between a member and its reader.
 	listed      = 24
 	listedBytes = 600 << 10
 )
 
-// lists cuts lists through the agent of oak off while they are read. Each fails, or has everything; and those of which the
-// most was still to come fail.
+// lists resets the network while lists are read through the agent of oak. Each list fails or is
+// complete. A list must fail if little of it was read at the reset.
 func (d *dialled) lists(t *testing.T) {
 	t.Helper()
 	ns := d.Namespace + "-lists"
 	d.Oak.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n")
 	t.Cleanup(func() { d.Oak.Remove(t, "v1", "Namespace", "", ns) })
-	random := rand.NewChaCha8([32]byte{}) // so that it is not compressed on the way
+	random := rand.NewChaCha8([32]byte{}) // so that the data cannot be compressed
 	for i := range listed {
 		data := make([]byte, listedBytes*3/4)
 		_, err := random.Read(data)

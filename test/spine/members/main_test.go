@@ -1,4 +1,4 @@
-// Package members has members leave, come back, be rebuilt and be in all kinds of trouble.
+// Package members tests members that leave, rejoin, are rebuilt, and have any kind of fault.
 package members
 
 import (

@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// load places one object of each kind in oak alone, and a second Deployment in oak and pine,
-// and returns what oak has.
+// load places one object of each kind in oak alone, and a second Deployment in oak and pine. It
+// returns the content of oak.
 func load(w *spine.World) spine.Content {
 	w.Helper()
 	w.Hub.Apply(w, spine.Policy(w.Namespace, "both", "{apiVersion: apps/v1, kind: Deployment, name: both}", spine.In("oak", "pine"))+
@@ -28,7 +28,7 @@ func load(w *spine.World) spine.Content {
 	return w.Content(w.Oak)
 }
 
-// loaded waits until all of it is applied, and marked in oak.
+// loaded waits until all objects of load are applied, and labeled in oak.
 func loaded(w *spine.World) {
 	w.Helper()
 	for _, o := range []struct{ apiVersion, kind, name string }{
@@ -46,8 +46,8 @@ func loaded(w *spine.World) {
 	}
 }
 
-// TestRejoin takes a cluster out of the fleet and joins it again. No workload there may be
-// touched: not deleted, not made anew, not changed.
+// TestRejoin unjoins a cluster and joins it again. No workload in the cluster may be deleted,
+// created again or changed.
 func TestRejoin(t *testing.T) {
 	for _, tc := range testenv.Sample(t, 2, []struct {
 		name         string
@@ -84,7 +84,7 @@ func TestRejoin(t *testing.T) {
 				<-left
 				w.Restart()
 				if w.Hub.Joined(w, w.Oak) {
-					// The one that was leaving may be gone before it is unjoined once more.
+					// A cluster that was leaving may be gone before this second unjoin.
 					w.Attempt("unjoin oak, unless it has left", func() error {
 						err := w.Hub.Unjoin(w.Oak)
 						if err != nil && !w.Hub.Joined(w, w.Oak) {
@@ -99,7 +99,7 @@ func TestRejoin(t *testing.T) {
 				w.Hub.Kill()
 				<-came
 				w.Restart()
-				w.Join(w.Oak) // the Cluster of one that was cut off may be there without its Secret
+				w.Join(w.Oak) // a join that was cut off may have left the Cluster without its Secret
 				w.Ready(w.Oak)
 			}
 		}},
@@ -114,7 +114,7 @@ func TestRejoin(t *testing.T) {
 			w.NoDeletions(w.Oak, mark)
 			w.Stays(w.Oak, before)
 
-			// All of it is ours again: an edit arrives, and a deletion.
+			// The hub manages all objects again: an edit arrives, and a deletion.
 			w.Hub.Apply(w, spine.ConfigMap(w.Namespace, "settings", "two"))
 			w.Eventually("an edit arrives", func() error {
 				o, err := w.Oak.Find(w.Context(), "v1", "ConfigMap", w.Namespace, "settings")
@@ -132,9 +132,9 @@ func TestRejoin(t *testing.T) {
 	}
 }
 
-// TestEditedWhileAway changes and deletes templates while their cluster is out of the fleet.
-// What was changed follows its template at the next join; what was deleted is an orphan, which
-// nobody deletes.
+// TestEditedWhileAway changes and deletes templates while their cluster is not joined. At the
+// next join changed templates are applied. The copy of a deleted template is an orphan, which
+// is not deleted.
 func TestEditedWhileAway(t *testing.T) {
 	w := spine.Start(t, "edited-while-away")
 	before := load(w)
@@ -160,9 +160,10 @@ func TestEditedWhileAway(t *testing.T) {
 	w.Stays(w.Oak, before)
 }
 
-// TestRebuilt joins another cluster under the name of one that has left: a new one that was
-// filled from a backup of the old, so that marks of the hub are on what is in it, and in which
-// others made things since. Nothing in it may be touched but marks.
+// TestRebuilt joins another cluster under the name of a cluster that has left. The new cluster
+// was restored from a backup of the old, so its objects have the hub's labels, and others
+// created objects in it since. Nothing in it may be changed except those labels and
+// annotations.
 func TestRebuilt(t *testing.T) {
 	w := spine.Start(t, "rebuilt")
 	var elms []*testenv.Member
@@ -187,7 +188,7 @@ func TestRebuilt(t *testing.T) {
 	w.Placed(old, "apps/v1", "Deployment", "web")
 	w.Placed(old, "v1", "Secret", "password")
 
-	// The backup has all of it but "taken", which somebody made for themselves.
+	// The backup has all objects but "taken", which another user created in the new cluster.
 	rebuilt.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.Namespace+"}\n"+spine.ConfigMap(w.Namespace, "taken", "theirs"))
 	for _, k := range spine.Kinds {
 		var list []unstructured.Unstructured

@@ -22,12 +22,14 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// atOnce is how many requests the hub has on their way in one member at most when it writes.
+// atOnce is the maximum number of concurrent writes of the hub to one member.
 const atOnce = 16
 
-// TestMembersInTrouble has all that can happen to a member happen while workloads with overrides, and what follows them, are placed and changed. Members that are
-// well are written to exactly as often as something changes; nothing moves, nothing is deleted, nothing reaches any member without its override or in an older
-// version than before; and whoever was in trouble has everything as it is wanted once that ends.
+// TestMembersInTrouble causes every fault of members, while workloads with overrides and their
+// dependencies are placed and changed. A member without faults gets exactly one write for each
+// change. Nothing moves, nothing is deleted. No copy reaches a member without its override, or
+// in an older version than before. When its faults end, a member gets all copies in the wanted
+// version.
 func TestMembersInTrouble(t *testing.T) {
 	w := spine.Start(t, "trouble")
 	p := w.Placing(1, spine.Members.List...)
@@ -51,13 +53,13 @@ func TestMembersInTrouble(t *testing.T) {
 			w.Moved("ResourceBinding", "app-0-deployment", spine.ClusterNames...)
 			p.Close()
 		}) {
-			t.FailNow() // it may have left a fleet that is not whole
+			t.FailNow() // the fleet may have faults left
 		}
 	}
 
 	phase("KilledAndHung", func(t *testing.T) {
-		// Nothing new is placed in a cluster that is known not to answer: where app-2 is placed is
-		// decided before that.
+		// No template is newly placed in a cluster that is known not to answer. So the clusters
+		// of app-2 are decided before the faults.
 		held := make(chan struct{})
 		letGo := sync.OnceFunc(func() { close(held) })
 		t.Cleanup(letGo)
@@ -67,7 +69,7 @@ func TestMembersInTrouble(t *testing.T) {
 		change()
 		p.Put(0, "app-2")
 		w.Moved("ResourceBinding", "app-2-deployment", spine.ClusterNames...)
-		w.Oak.Fail(testenv.Cut) // until it may come back
+		w.Oak.Fail(testenv.Cut) // ends with Heal
 		w.Must(w.Oak.SignalAPIServer(syscall.SIGKILL))
 		w.Pine.Fail(testenv.Hang)
 		for _, m := range []*testenv.Member{w.Oak, w.Pine} {
@@ -89,7 +91,7 @@ func TestMembersInTrouble(t *testing.T) {
 		p.AllApplied()
 		p.Exactly(w.Birch, 0)
 		p.Exactly(w.Oak, all)
-		p.AtMost(w.Pine, 4*all) // what it was asked for while it hung it does afterwards
+		p.AtMost(w.Pine, 4*all) // requests that hung are done afterwards
 	})
 
 	phase("FlappingAndExpired", func(t *testing.T) {
@@ -115,11 +117,11 @@ func TestMembersInTrouble(t *testing.T) {
 			p.Exactly(w.Birch, all)
 		}
 		w.Oak.OnWriteIn(w.Namespace, nil)
-		// A write that began before that does not heal the faults below.
+		// Stop that first, so that a late write does not heal the faults below.
 		mu.Lock()
 		blipping = false
 		mu.Unlock()
-		// Then oak is cut off for so long that the hub notices it, twice.
+		// Then oak is cut off twice, each time long enough for the hub to notice.
 		for i := range 2 {
 			w.Oak.Fail(testenv.Cut)
 			change()
@@ -140,7 +142,7 @@ func TestMembersInTrouble(t *testing.T) {
 		p.Exactly(w.Pine, all)
 	})
 
-	// Oak comes back, and takes a second for each answer; pine takes the hub's credentials no more.
+	// Oak comes back and takes a second for each answer. Pine refuses the hub's credentials.
 	phase("SlowAndRefusing", func(t *testing.T) {
 		token, revoke := account(w, w.Pine)
 		w.Eventually("join pine with the token", func() error { return joinAs(w, w.Pine, token) })
@@ -157,10 +159,11 @@ func TestMembersInTrouble(t *testing.T) {
 			p.Exactly(w.Birch, all)
 		}
 		p.Exactly(w.Pine, 0)
-		w.Join(w.Pine) // with others
+		w.Join(w.Pine) // with other credentials
 		p.Have(w.Pine, w.Oak)
 		p.Exactly(w.Pine, all)
-		if writes, twice := p.Counted(w.Oak); writes > 3*all || len(twice) > 0 { // it may leave out versions
+		// A slow cluster may skip versions.
+		if writes, twice := p.Counted(w.Oak); writes > 3*all || len(twice) > 0 {
 			t.Errorf("oak was written %d times; again and again: %v", writes, twice)
 		}
 		if strings.Contains(w.Hub.LogSince(log), "cluster unreachable") {
@@ -187,7 +190,8 @@ func TestMembersInTrouble(t *testing.T) {
 			uid[m.Name] = widget(p, m, value)
 			p.Exactly(m, 1)
 		}
-		// One serves the kind no more, another has lost it with all there was of it.
+		// Oak no longer serves the kind, and birch has lost its definition with all its
+		// objects.
 		w.Oak.Apply(w, widgets(false))
 		w.Birch.Remove(w, "apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "widgets.spine.example.org")
 		for _, m := range []*testenv.Member{w.Oak, w.Birch} {
@@ -224,7 +228,8 @@ func TestMembersInTrouble(t *testing.T) {
 			o, err := testenv.Parse(spine.ConfigMap(w.Namespace, "probe", "value"))
 			w.Must(err)
 			err = w.Oak.Create(t.Context(), o[0])
-			w.Oak.Remove(w, "v1", "ConfigMap", w.Namespace, "probe") // it may be there although there was no answer
+			// The probe may exist although there was no answer.
+			w.Oak.Remove(w, "v1", "ConfigMap", w.Namespace, "probe")
 			if err != nil {
 				return err
 			}
@@ -251,7 +256,8 @@ func TestMembersInTrouble(t *testing.T) {
 	})
 }
 
-// account makes a ServiceAccount that may do everything in a member, and returns a token of it, and what ends it.
+// account creates a ServiceAccount that may do everything in a member. It returns a token of
+// the account, and a function that deletes the account.
 func account(w *spine.World, m *testenv.Member) (token string, end func()) {
 	w.Helper()
 	const name = "spine-hub"
@@ -277,7 +283,7 @@ subjects: [{kind: ServiceAccount, name: %[1]s, namespace: default}]
 	return asked.Status.Token, func() { m.Remove(w, "v1", "ServiceAccount", "default", name) }
 }
 
-// joinAs joins a member, or joins it again, with a token.
+// joinAs joins a member with a token, also if it is already joined.
 func joinAs(w *spine.World, m *testenv.Member, token string) error {
 	cfg, err := clientcmd.Load(m.Kubeconfig())
 	if err != nil {
@@ -290,7 +296,8 @@ func joinAs(w *spine.World, m *testenv.Member, token string) error {
 	if err := clientcmd.WriteToFile(*cfg, file); err != nil {
 		return err
 	}
-	_, err = w.Hub.Orrery("cluster", "join", m.Name, "--cluster-kubeconfig", file, "--keep-credentials") // which are to be refused later
+	// The hub keeps these credentials, so that the test can make the member refuse them later.
+	_, err = w.Hub.Orrery("cluster", "join", m.Name, "--cluster-kubeconfig", file, "--keep-credentials")
 	return err
 }
 
@@ -299,7 +306,7 @@ const (
 	widgetBinding = "w-widget.spine.example.org"
 )
 
-// message waits until a condition of an object on the hub says something.
+// message waits until the message of a condition of an object on the hub contains part.
 func message(w *spine.World, apiVersion, kind, namespace, name, condition, part string) {
 	w.Helper()
 	w.Eventually(fmt.Sprintf("%s of %s %s says %q", condition, kind, name, part), func() error {
@@ -315,7 +322,7 @@ func message(w *spine.World, apiVersion, kind, namespace, name, condition, part 
 	})
 }
 
-// messageOf is that of a condition.
+// messageOf returns the message of a condition.
 func messageOf(o *unstructured.Unstructured, condition string) string {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range list {
@@ -326,7 +333,8 @@ func messageOf(o *unstructured.Unstructured, condition string) string {
 	return ""
 }
 
-// widget waits until a member has the Widget with a value of the override, and returns its UID.
+// widget waits until a member has the Widget with that value of the override, and returns its
+// UID.
 func widget(p *spine.Placements, m *testenv.Member, value int) (uid types.UID) {
 	p.Helper()
 	p.Eventually(m.Name+" has the Widget as it is wanted now", func() error {
@@ -343,7 +351,7 @@ func widget(p *spine.Placements, m *testenv.Member, value int) (uid types.UID) {
 	return uid
 }
 
-// widgets is the definition of a kind of which members may be without the API.
+// widgets returns the definition of a kind. Members may not serve the API of this kind.
 func widgets(served bool) string {
 	return fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
@@ -357,7 +365,7 @@ spec:
 `, served)
 }
 
-// changing is what a member does to every ConfigMap of the test.
+// changing makes a member change every ConfigMap of the test.
 const changing = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -377,8 +385,9 @@ spec:
   matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}
 `
 
-// TestRebuiltEmpty joins another cluster, with nothing in it, under the name of one that is lost: everything is placed there as it is wanted now, never without
-// its override, and the lost one is left alone.
+// TestRebuiltEmpty joins an empty cluster under the name of a lost one. All templates are
+// placed there in the wanted version, never without their override, and the lost cluster is not
+// touched.
 func TestRebuiltEmpty(t *testing.T) {
 	w := spine.Start(t, "rebuilt-empty")
 	as := func(m *testenv.Member) *testenv.Member {
@@ -396,7 +405,7 @@ func TestRebuiltEmpty(t *testing.T) {
 	w.Join(old)
 	t.Cleanup(func() {
 		old.Heal()
-		_ = w.Hub.Unjoin(old) // whichever has the name
+		_ = w.Hub.Unjoin(old) // unjoins the cluster that has the name then
 	})
 	p := w.Placing(2, old, rebuilt)
 	p.Override(0, 1)

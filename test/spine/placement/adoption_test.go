@@ -16,13 +16,13 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// foreign makes objects in a member that no hub knows of.
+// foreign creates objects in a member that belong to no hub.
 func foreign(w *spine.World, m *testenv.Member, manifests string) {
 	w.Helper()
 	m.Apply(w, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.Namespace+"}\n"+manifests)
 }
 
-// about are the writes of a sequence about one kind of object, as their verbs.
+// about returns the verbs of the writes to one resource, and to one name unless name is empty.
 func about(writes []testenv.Write, resource, name string) (verbs []string) {
 	for _, r := range writes {
 		if r.Resource == resource && (name == "" || r.Name == name) {
@@ -32,7 +32,8 @@ func about(writes []testenv.Write, resource, name string) (verbs []string) {
 	return verbs
 }
 
-// clusterWide is a cluster-wide policy for the test's namespace, removed at its end.
+// clusterWide applies a cluster-wide policy for the test's namespace, and removes it at the
+// test's end.
 func clusterWide(w *spine.World, selectors, placement string, more ...string) {
 	w.Helper()
 	name := w.Namespace + "-wide"
@@ -42,7 +43,8 @@ func clusterWide(w *spine.World, selectors, placement string, more ...string) {
 
 const workloads = "{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: ConfigMap}"
 
-// TestAdoption places what is in the member already, where a cluster-wide policy may adopt it.
+// TestAdoption places templates whose objects already exist in the member, under a cluster-wide
+// policy that may adopt them.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "adoption")
@@ -76,7 +78,7 @@ func TestAdoption(t *testing.T) {
 		}
 	}
 
-	// What was there before the hub is left when its template goes, without our marks.
+	// An object that existed before is kept without our labels when its template is deleted.
 	w.Hub.Remove(t, "apps/v1", "Deployment", w.Namespace, "equal")
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "equal")
 	for _, k := range [][2]string{{"apps/v1", "Deployment"}, {"v1", "ConfigMap"}} {
@@ -86,7 +88,7 @@ func TestAdoption(t *testing.T) {
 	w.Stays(w.Oak, before)
 }
 
-// unmarked waits until an object in a member is there without the mark of a binding.
+// unmarked waits until an object in a member exists without the label of a binding.
 func unmarked(w *spine.World, m *testenv.Member, apiVersion, kind, name string) {
 	w.Helper()
 	w.Eventually(kind+" "+name+" is left without our mark", func() error {
@@ -104,8 +106,8 @@ func unmarked(w *spine.World, m *testenv.Member, apiVersion, kind, name string) 
 	})
 }
 
-// TestNamespacedPolicyAdoptsNothing places what is in a namespace of the member that was there
-// before: a namespaced policy may not adopt it, equal or not.
+// TestNamespacedPolicyAdoptsNothing places templates whose objects exist in a namespace that
+// the member had before: a namespaced policy may not adopt them, even if they are equal.
 func TestNamespacedPolicyAdoptsNothing(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "adopts-nothing")
@@ -120,8 +122,9 @@ func TestNamespacedPolicyAdoptsNothing(t *testing.T) {
 	}
 }
 
-// TestOrphansAreOursAgain unjoins a reachable cluster: each object keeps one annotation that
-// says whose it was, and is ours again at the next join without a policy that allows anything.
+// TestOrphansAreOursAgain unjoins a reachable cluster: each object keeps one annotation with
+// its former binding. The next join takes the object over, without a policy that allows
+// adoption.
 func TestOrphansAreOursAgain(t *testing.T) {
 	w := spine.Start(t, "orphans")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", workloads, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 2)+spine.ConfigMap(w.Namespace, "settings", "one"))
@@ -156,8 +159,10 @@ func TestOrphansAreOursAgain(t *testing.T) {
 	w.Gone(w.Oak, "v1", "ConfigMap", "settings")
 }
 
-// TestOrphansAreListed unjoins a cluster and deletes the templates before it joins again: what was left is listed, without what controllers made
-// of it and without what the hub takes back. It is removed, or is ours again when its template is made anew.
+// TestOrphansAreListed unjoins a cluster and deletes templates before it joins again. The
+// orphaned copies are listed, without the objects that controllers created for them, and
+// without those that the hub takes over. An orphan is removed on request, or is taken over when
+// its template is created again.
 func TestOrphansAreListed(t *testing.T) {
 	w := spine.Start(t, "orphans-listed")
 	adopted := spine.ConfigMap(w.Namespace, "adopted", "one")
@@ -177,7 +182,7 @@ func TestOrphansAreListed(t *testing.T) {
 		return slices.DeleteFunc(strings.Fields(out), func(line string) bool { return !strings.Contains(line, "/"+w.Namespace) })
 	}
 	orphan := func(resource, name string) string { return "oak/" + resource + "/" + w.Namespace + "/" + name }
-	// among lists orphans. It fails the test if there are others than these.
+	// among returns the listed orphans. It fails the test if others than these are listed.
 	among := func(orphans ...string) []string {
 		t.Helper()
 		got := listed()
@@ -234,7 +239,7 @@ func TestOrphansAreListed(t *testing.T) {
 	w.Placed(w.Oak, "v1", "ConfigMap", "back")
 }
 
-// TestOverwrite has policies that overwrite what is in a member.
+// TestOverwrite tests policies that overwrite objects in a member.
 func TestOverwrite(t *testing.T) {
 	const overwrite = "conflictResolution: Overwrite"
 	t.Run("NamespacedWhereTheNamespaceWasBefore", func(t *testing.T) {

@@ -16,8 +16,9 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// TestFenceByLabels: a ClusterAccess selects clusters by their labels, and a tenant watches the fleet. What the labels of a Cluster let the tenant see is told
-// and taken back as they change, long before a watch asks for its rights again by itself (after 30 s).
+// TestFenceByLabels: a ClusterAccess selects clusters by label. When the labels of a Cluster
+// change, a tenant's watch of the fleet gets or loses the objects at once. It does not wait
+// until the watch checks its rights again, which happens every 30 s.
 func TestFenceByLabels(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "fence-labels")
@@ -52,9 +53,9 @@ spec:
 	client, err := dynamic.NewForConfig(config)
 	w.Must(err)
 	inFleet := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(w.Namespace)
-	// On a busy machine a change may arrive late, and a watch may end. Then the labels change once
-	// more. Rights that only the watch itself asks for again are late each time: the second change
-	// comes just after the first has arrived.
+	// On a busy machine a change may arrive late, and a watch may end. Then the test changes
+	// the labels again. If only the watch's own check found changes, every attempt would be
+	// late, because the second change comes just after the first has arrived.
 	next := func(events <-chan watch.Event, want watch.EventType) error {
 		t.Helper()
 		began := time.Now()

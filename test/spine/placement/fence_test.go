@@ -17,7 +17,7 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// clusterAccess lets the namespaces of a tenant into clusters.
+// clusterAccess returns a ClusterAccess of the clusters for a tenant's namespaces.
 func clusterAccess(name, tenant string, clusters ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
@@ -29,7 +29,7 @@ spec:
 `, name, tenant, strings.Join(clusters, ", "))
 }
 
-// tenant is the namespace of a tenant, who is its admin.
+// tenant returns a namespace of the tenant who, and makes the user its admin.
 func tenant(ns, who string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -44,7 +44,8 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[2]s}]
 `, ns, who)
 }
 
-// found are the ConfigMaps of a namespace, or with none of all, that a search shows to a user, as CLUSTER/NAME.
+// found returns, as CLUSTER/NAME, the ConfigMaps that a search in the namespace shows the user.
+// An empty ns means all namespaces.
 func found(w *spine.World, u *user, ns string) ([]string, error) {
 	w.Helper()
 	path := "/api/v1/namespaces/" + ns + "/configmaps"
@@ -70,8 +71,8 @@ func found(w *spine.World, u *user, ns string) ([]string, error) {
 	return all, nil
 }
 
-// sees waits until a search shows exactly this to a user. Nothing may be shown meanwhile that is in
-// another cluster.
+// sees waits until a search shows the user exactly want. It fails the test if the search ever
+// shows an object in another cluster than these.
 func sees(w *spine.World, u *user, ns string, want []string, clusters ...string) {
 	w.Helper()
 	w.Eventually(fmt.Sprintf("a search in namespace %q shows %v", ns, want), func() error {
@@ -91,9 +92,9 @@ func sees(w *spine.World, u *user, ns string, want []string, clusters ...string)
 	})
 }
 
-// TestFence has two tenants, whom an administrator lets into a cluster each. Neither places
-// anything in the other's cluster, nor sees what is in a namespace of their name there; what stood
-// in a cluster when it was closed stays and says so.
+// TestFence: an administrator gives each of two tenants one cluster. Neither tenant places
+// objects in the cluster of the other, nor sees the content of a namespace of the same name
+// there. Copies in a cluster stay when its access ends, and the binding reports that.
 func TestFence(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "fence-a")
@@ -112,10 +113,10 @@ func TestFence(t *testing.T) {
 	w.Must(err)
 	administrator := &user{API: w.Hub.API, config: cfg}
 
-	// In the clusters are namespaces of that name of which the hub knows nothing.
+	// Pine has a namespace with the name of alice's that the hub does not manage.
 	w.Pine.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+w.Namespace+"}\n"+spine.ConfigMap(w.Namespace, "theirs", "secret"))
 
-	// A policy without a placement means every cluster.
+	// A policy without a placement selects every cluster.
 	alice.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, "")+spine.ConfigMap(w.Namespace, "first", "one"))
 	bob.Apply(t, spine.Policy(other, "all", spine.Everything, "")+spine.ConfigMap(other, "first", "one"))
 	w.Moved("ResourceBinding", "first-configmap", "oak")
@@ -131,7 +132,7 @@ func TestFence(t *testing.T) {
 		t.Errorf("birch has alice's namespace: %v", o)
 	}
 	sees(w, administrator, w.Namespace, []string{"oak/first", "pine/theirs"}, spine.ClusterNames...)
-	for _, ns := range []string{w.Namespace, ""} { // of all namespaces hers are shown
+	for _, ns := range []string{w.Namespace, ""} { // a search in all namespaces shows only hers
 		sees(w, alice, ns, []string{"oak/first"}, "oak")
 	}
 	for _, path := range []string{"/clusters/pine/api/v1/namespaces/" + w.Namespace + "/configmaps", "/clusters/pine/api/v1/namespaces/" + w.Namespace + "/configmaps/theirs"} {
@@ -143,7 +144,8 @@ func TestFence(t *testing.T) {
 		t.Errorf("bob in alice's namespace: %d %s", code, body)
 	}
 
-	// The fence is the administrators': neither a tenant nor who has the role admin everywhere moves it.
+	// Only administrators may change the fence: neither a tenant nor a user with the role admin
+	// in all namespaces.
 	if err := w.Answered("alice makes a ClusterAccess", func() error {
 		return alice.TryApply(t.Context(), clusterAccess("fence-mine", "fence-alice", "pine"))
 	}); !apierrors.IsForbidden(err) {
@@ -179,7 +181,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 		t.Error("the role admin gives MirrorPolicies")
 	}
 
-	// Oak is closed to alice and birch is opened.
+	// Alice loses oak and gets birch.
 	w.Hub.Apply(t, clusterAccess("fence-a", "fence-alice", "birch"))
 	w.Moved("ResourceBinding", "first-configmap", "oak", "birch")
 	alice.Apply(t, spine.ConfigMap(w.Namespace, "later", "one"))
@@ -195,7 +197,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 		}
 		return nil
 	})
-	// What stays is kept as it is wanted.
+	// A copy that stays is still updated.
 	alice.Apply(t, spine.ConfigMap(w.Namespace, "first", "two"))
 	w.Data(w.Oak, "first", "two")
 	w.NoDeletions(w.Oak, w.Marks["oak"])

@@ -12,7 +12,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// observed is the generation that a Deployment on the hub says to be about, and its own.
+// observedGeneration returns the observedGeneration of a Deployment on the hub, and its
+// generation.
 func observedGeneration(w *spine.World, name string) (observed, generation int64, err error) {
 	d, err := w.Hub.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name)
 	if err != nil {
@@ -22,14 +23,15 @@ func observedGeneration(w *spine.World, name string) (observed, generation int64
 	return observed, d.GetGeneration(), nil
 }
 
-// TestStatusSpeaksOfTheTemplateAsItIs edits a Deployment that one of its clusters cannot get.
-// Nothing on the hub may say that it is rolled out until it is.
-func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
+// TestStatusDescribesCurrentTemplate edits a Deployment while one of its clusters cannot get
+// the edit. The hub may not report the Deployment as rolled out until every cluster has rolled
+// it out.
+func TestStatusDescribesCurrentTemplate(t *testing.T) {
 	const edit = `{"spec":{"template":{"metadata":{"annotations":{"edited":"yes"}}}}}`
 	for _, tc := range testenv.Sample(t, 2, []struct {
 		name  string
 		fault testenv.Fault
-		lost  bool // edited only when the hub knows that the cluster does not answer
+		lost  bool // edited only after the hub has noticed that the cluster does not answer
 		kill  bool // the hub is restarted before the edit
 	}{
 		{name: "Hung", fault: testenv.Hang},
@@ -86,7 +88,7 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 	}
 }
 
-// waits fails the test unless `kubectl rollout status` asks the hub, and waits.
+// waits fails the test unless `kubectl rollout status` against the hub waits.
 func waits(w *spine.World, name string) {
 	w.Helper()
 	w.Eventually("rollout status waits", func() error {
@@ -95,14 +97,14 @@ func waits(w *spine.World, name string) {
 			w.Fatalf("rollout status does not wait:\n%s", out)
 		}
 		if !strings.Contains(out, "Waiting for deployment") || !strings.Contains(out, "timed out") {
-			return err // it may have had no answer in its time
+			return err // the request may have timed out
 		}
 		return nil
 	})
 }
 
-// rollsOut waits until `kubectl rollout status` asks the hub, and says that a Deployment is rolled
-// out.
+// rollsOut waits until `kubectl rollout status` against the hub reports that a Deployment is
+// rolled out.
 func rollsOut(w *spine.World, name string) {
 	w.Helper()
 	w.Eventually("rollout status", func() error {
@@ -114,7 +116,8 @@ func rollsOut(w *spine.World, name string) {
 	})
 }
 
-// rolledOut is an error until a member's own controllers have rolled out the edit of a Deployment with one replica.
+// rolledOut returns an error until a member's own controllers have rolled out the edit of a
+// Deployment with one replica.
 func rolledOut(w *spine.World, m *testenv.Member, name string) error {
 	d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name)
 	if err != nil {
@@ -132,7 +135,7 @@ func rolledOut(w *spine.World, m *testenv.Member, name string) error {
 	return nil
 }
 
-// edited is an error if a Deployment has not the edit.
+// edited returns an error if a Deployment does not have the edit.
 func edited(d *unstructured.Unstructured) error {
 	if a, _, _ := unstructured.NestedString(d.Object, "spec", "template", "metadata", "annotations", "edited"); a != "yes" {
 		return fmt.Errorf("it has not the edit, but %q", a)
@@ -140,8 +143,8 @@ func edited(d *unstructured.Unstructured) error {
 	return nil
 }
 
-// TestRolloutWaitsForAClusterWithoutCapacity has a Deployment whose new pod in one cluster finds no node: the template is
-// applied everywhere and yet not rolled out.
+// TestRolloutWaitsForAClusterWithoutCapacity: in one cluster no node accepts the new pod of a
+// Deployment. The template is applied everywhere, but it is not rolled out.
 func TestRolloutWaitsForAClusterWithoutCapacity(t *testing.T) {
 	w := spine.Start(t, "status-no-room")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 1))

@@ -1,5 +1,6 @@
-// Package placement holds a hub to what it places where: adoption, moves, namespaces, policies, rights and access. Tests that
-// touch neither the hub nor the health of a member run in parallel.
+// Package placement tests where a hub places templates: adoption, moves, namespaces, policies,
+// rights and access. Tests that affect neither the hub nor the health of a member run in
+// parallel.
 package placement
 
 import (

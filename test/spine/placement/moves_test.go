@@ -15,7 +15,8 @@ import (
 
 const web = "{apiVersion: apps/v1, kind: Deployment, name: web}"
 
-// monotonic fails the test unless the steps of a cluster only rise (or only fall), and end as wanted.
+// monotonic fails the test unless the steps of a cluster only rise, or only fall, and end with
+// end.
 func monotonic(t *testing.T, cluster string, steps []string, rises bool, end string) {
 	t.Helper()
 	number := func(s string) int {
@@ -35,8 +36,8 @@ func monotonic(t *testing.T, cluster string, steps []string, rises bool, end str
 	}
 }
 
-// TestMoves changes where a Deployment is. At no write may fewer replicas be left available than
-// the release rule allows.
+// TestMoves changes the clusters of a Deployment. After no write may fewer replicas be
+// available than the release rule allows.
 func TestMoves(t *testing.T) {
 	type step struct {
 		to       map[string]int // weights
@@ -44,7 +45,7 @@ func TestMoves(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		from, to step
-		want     map[string]int64 // 0: none there
+		want     map[string]int64 // by cluster; 0: no Deployment there
 	}{
 		"DividedFromOneToAnother": {step{map[string]int{"oak": 1}, 6}, step{map[string]int{"pine": 1}, 6}, map[string]int64{"oak": 0, "pine": 6}},
 		"TwoIntoOne":              {step{map[string]int{"oak": 1, "pine": 1}, 10}, step{map[string]int{"pine": 1}, 10}, map[string]int64{"oak": 0, "pine": 10}},
@@ -89,7 +90,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestMoveWhileAnotherIsOnItsWay: what a write takes away that is on its way is no replacement for what moves out of another cluster.
+// TestMoveWhileAnotherIsOnItsWay: replicas that a pending write takes away are no replacement
+// for replicas that move out of another cluster.
 func TestMoveWhileAnotherIsOnItsWay(t *testing.T) {
 	w := spine.Start(t, "move-meanwhile")
 	place := func(weights map[string]int) {
@@ -132,8 +134,8 @@ func TestMoveWhileAnotherIsOnItsWay(t *testing.T) {
 	w.Applied("Deployment", "web")
 }
 
-// TestMoveIntoABrokenCluster moves a Deployment into a cluster where no pod becomes ready: what
-// serves elsewhere stays until it is mended.
+// TestMoveIntoABrokenCluster moves a Deployment into a cluster where no pod becomes ready: the
+// available replicas elsewhere stay until the cluster is repaired.
 func TestMoveIntoABrokenCluster(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from, to string
@@ -148,7 +150,7 @@ func TestMoveIntoABrokenCluster(t *testing.T) {
 			w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, tc.from)+spine.Deployment(w.Namespace, "web", tc.replicas))
 			w.Available(w.Pine, "web", tc.kept)
 			w.Available(w.Oak, "web", tc.kept)
-			mend := w.Broken(w.Oak, "web")
+			repair := w.Broken(w.Oak, "web")
 			w.Guarded("web", int64(tc.replicas))
 			w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, tc.to))
 			w.Moved("ResourceBinding", "web-deployment", "oak")
@@ -162,14 +164,14 @@ func TestMoveIntoABrokenCluster(t *testing.T) {
 				}
 				return nil
 			})
-			mend()
+			repair()
 			w.Gone(w.Pine, "apps/v1", "Deployment", "web")
 			w.Available(w.Oak, "web", int64(tc.replicas))
 		})
 	}
 }
 
-// TestEditDuringAMove edits the template while its replicas move: a copy of the old manifest is
+// TestEditDuringAMove edits the template while its replicas move: a copy of the old template is
 // no replacement.
 func TestEditDuringAMove(t *testing.T) {
 	t.Parallel()
@@ -184,8 +186,8 @@ func TestEditDuringAMove(t *testing.T) {
 	w.Available(w.Pine, "web", 6)
 }
 
-// TestScaleDownIsNoMove scales a divided Deployment down while one cluster does not answer the write: what is to go in the
-// other goes at once.
+// TestScaleDownIsNoMove scales a divided Deployment down while one cluster does not answer the
+// write: the other cluster is scaled down at once.
 func TestScaleDownIsNoMove(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "scale-down")
@@ -214,13 +216,14 @@ func TestScaleDownIsNoMove(t *testing.T) {
 	w.Applied("Deployment", "web")
 }
 
-// TestScalingNeverOvershoots scales a divided Deployment that sits in one cluster up.
+// TestScalingNeverOvershoots scales up a divided Deployment whose replicas are in one cluster.
+// No cluster may ever get more replicas than its final share.
 func TestScalingNeverOvershoots(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "overshoot")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 1))
 	w.Applied("Deployment", "web")
-	// In one cluster and then back, five times, for it is a race.
+	// Scale up and down five times, because this is a race.
 	for range 5 {
 		g := w.Guarded("web", -1)
 		w.Hub.MergePatch(t, "apps/v1", "Deployment", w.Namespace, "web", `{"spec":{"replicas":10}}`)
@@ -250,7 +253,8 @@ func TestScalingNeverOvershoots(t *testing.T) {
 	}
 }
 
-// TestWhatWorkloadsNeedLeavesAfterThem moves a whole namespace.
+// TestWhatWorkloadsNeedLeavesAfterThem moves a whole namespace. Dependencies leave after the
+// workloads.
 func TestWhatWorkloadsNeedLeavesAfterThem(t *testing.T) {
 	w := spine.Start(t, "needs")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 2)+spine.Deployment(w.Namespace, "worker", 2)+
@@ -272,7 +276,7 @@ func TestWhatWorkloadsNeedLeavesAfterThem(t *testing.T) {
 	w.CaughtUp(3 * time.Second)
 	w.Stays(w.Oak, before) // no pod is ready in pine
 
-	// What a user deletes goes at once, moving or not.
+	// An object that a user deletes goes at once, also during a move.
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "unused")
 	w.Gone(w.Oak, "v1", "ConfigMap", "unused")
 	delete(before, "ConfigMap/unused")
@@ -302,8 +306,9 @@ func TestWhatWorkloadsNeedLeavesAfterThem(t *testing.T) {
 	}
 }
 
-// TestMoveOutOfAHungCluster takes a cluster that hangs out of a placement: what is known to be
-// available elsewhere is not counted twice, and nothing of the hung one counts.
+// TestMoveOutOfAHungCluster moves a Deployment out of oak while pine, which stays in the
+// placement, hangs. Replicas that are known to be available are not counted twice, and those of
+// pine do not count.
 func TestMoveOutOfAHungCluster(t *testing.T) {
 	w := spine.Start(t, "hung-move")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 6))
@@ -312,8 +317,8 @@ func TestMoveOutOfAHungCluster(t *testing.T) {
 	w.Pine.Fail(testenv.Hang)
 	w.Lost(w.Pine)
 	w.Guarded("web", 6)
-	// From oak and pine to pine and birch: oak's may go only for what is available in birch and
-	// was seen in pine.
+	// From oak and pine to pine and birch: oak's replicas may go only when the replicas in
+	// birch are available and those in pine are seen again.
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"pine": 1, "birch": 1})))
 	w.Available(w.Birch, "web", 3)
 	w.Never("oak's stay while nobody knows about pine", 3*time.Second, func() error {

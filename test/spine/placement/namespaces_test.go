@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// kept waits until a namespace in a member is left without our mark.
+// kept waits until a namespace in a member exists without our label.
 func kept(w *spine.World, m *testenv.Member) {
 	w.Helper()
 	w.Eventually("namespace "+w.Namespace+" is kept in "+m.Name+" without our mark", func() error {
@@ -43,7 +43,8 @@ func namespaceNotDeleted(w *spine.World, m *testenv.Member) {
 	}
 }
 
-// TestNamespaceWithForeignContent deletes a hub's namespace that has foreign things in a member.
+// TestNamespaceWithForeignContent deletes a namespace of the hub that has unmanaged objects in
+// a member.
 func TestNamespaceWithForeignContent(t *testing.T) {
 	for name, foreign := range map[string]func(ns string) string{
 		"ConfigMap":  func(ns string) string { return spine.ConfigMap(ns, "local-owner", "theirs") },
@@ -69,8 +70,9 @@ func TestNamespaceWithForeignContent(t *testing.T) {
 	}
 }
 
-// TestNamespaceOfOursAlone deletes a hub's namespace whose copies have what placed objects and
-// Kubernetes itself made: Pods, ReplicaSets, Endpoints, Events, the default ServiceAccount. It goes.
+// TestNamespaceOfOursAlone deletes a namespace of the hub that has, in members, only copies and
+// the objects that Kubernetes creates for them or for every namespace: Pods, ReplicaSets,
+// Endpoints, Events, the default ServiceAccount. The namespace is deleted there, too.
 func TestNamespaceOfOursAlone(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "ours-alone")
@@ -80,7 +82,7 @@ func TestNamespaceOfOursAlone(t *testing.T) {
 	w.Hub.Remove(t, "v1", "Namespace", "", w.Namespace)
 	w.Gone(w.Oak, "v1", "Namespace", w.Namespace)
 	w.Gone(w.Pine, "v1", "Namespace", w.Namespace)
-	// What was placed goes by its own deletion, the namespace last.
+	// Each copy is deleted by a request of its own, the namespace last.
 	for _, m := range []*testenv.Member{w.Oak, w.Pine} {
 		deletions := []string{}
 		// A deletion whose answer was lost is sent again.
@@ -95,7 +97,7 @@ func TestNamespaceOfOursAlone(t *testing.T) {
 	}
 }
 
-// TestPlacedNamespaceMoves takes a cluster out of the placement of a Namespace itself.
+// TestPlacedNamespaceMoves removes a cluster from the placement of a Namespace object.
 func TestPlacedNamespaceMoves(t *testing.T) {
 	move := func(w *spine.World, clusters ...string) {
 		w.Hub.Apply(w, spine.ClusterPolicy(w.Namespace, "{apiVersion: v1, kind: Namespace, name: "+w.Namespace+"}", spine.In(clusters...)))
@@ -146,7 +148,7 @@ func TestPlacedNamespaceMoves(t *testing.T) {
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak", "pine"))+spine.Deployment(w.Namespace, "web", 1))
 		w.Available(w.Pine, "web", 1)
 		before := w.Content(w.Pine)
-		// The policy goes first, so that the binding is not made again.
+		// The policy is deleted first, so that the binding is not created again.
 		w.Hub.Remove(t, "policy.orrery.dev/v1alpha1", "ClusterPropagationPolicy", "", w.Namespace)
 		w.Condition("work.orrery.dev/v1alpha2", "ClusterResourceBinding", "", w.Namespace+"-namespace", "Scheduled=True/PolicyGone")
 		w.Hub.Remove(t, "work.orrery.dev/v1alpha2", "ClusterResourceBinding", "", w.Namespace+"-namespace")
@@ -156,8 +158,8 @@ func TestPlacedNamespaceMoves(t *testing.T) {
 	})
 }
 
-// TestHubNamespaceRestart deletes a namespace on the hub while the hub's server is restarted:
-// what it has not seen yet of a member is not taken for nothing.
+// TestHubNamespaceRestart deletes a namespace on the hub while the hub's server restarts: the
+// server must not treat content of a member that it has not read yet as absent.
 func TestHubNamespaceRestart(t *testing.T) {
 	w := spine.Start(t, "restart-namespace")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 1))

@@ -12,7 +12,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// overriding is an override policy that sets the value of every ConfigMap of the namespace.
+// overriding returns an override policy that sets the value of every ConfigMap of the
+// namespace.
 func overriding(ns, name, value string) string {
 	return fmt.Sprintf(`---
 apiVersion: policy.orrery.dev/v1alpha1
@@ -29,20 +30,20 @@ const (
 	configMaps = "{apiVersion: v1, kind: ConfigMap}"
 )
 
-// valueOf is the value with which a ConfigMap was written.
+// valueOf returns the value in the write of a ConfigMap.
 func valueOf(r testenv.Write) (value string, found bool) {
 	value, found, _ = unstructured.NestedString(r.Body, "data", "key")
 	return value, found && r.Resource == "configmaps"
 }
 
-// versionOf names the written object, and the value of a ConfigMap.
+// versionOf returns the written object with the value of a ConfigMap.
 func versionOf(r testenv.Write) string {
 	value, _ := valueOf(r)
 	return r.Object() + " " + value
 }
 
-// valuesIn are the values with which ConfigMaps were written to a member, and how often. A write
-// that is repeated because its answer was lost counts once.
+// valuesIn counts the writes of ConfigMaps to a member by value. A write that is repeated
+// because its answer was lost counts once.
 func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
 	values := map[string]int{}
 	for _, r := range spine.Once(w.Writes(m), versionOf) {
@@ -53,14 +54,14 @@ func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
 	return values
 }
 
-// TestPolicyAndOverrideGoTogether deletes a policy and the override of what it placed in one go,
-// in either order: no replica without the override ever reaches a member, neither then nor after
-// a restart nor with the next edit of the template.
+// TestPolicyAndOverrideGoTogether deletes a policy and the override of its templates together,
+// in either order: no replica without the override ever reaches a member. This holds then,
+// after a restart, and with the next edit of the template.
 func TestPolicyAndOverrideGoTogether(t *testing.T) {
 	for _, tc := range testenv.Sample(t, 3, []struct {
 		name          string
 		first, second [2]string
-		more          []string // of the policy's spec
+		more          []string // more fields of the policy's spec
 	}{
 		{"ThePolicyFirst", [2]string{"PropagationPolicy", "p"}, [2]string{"OverridePolicy", "o"}, nil},
 		{"TheOverrideFirst", [2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil},
@@ -83,7 +84,8 @@ func TestPolicyAndOverrideGoTogether(t *testing.T) {
 			}
 			w.Hub.Remove(t, policyAPI, tc.first[0], w.Namespace, tc.first[1])
 			w.Hub.Remove(t, policyAPI, tc.second[0], w.Namespace, tc.second[1])
-			for i := range many { // what goes is known, and that its override is missing
+			// The hub has seen the deletion, and that the override is missing.
+			for i := range many {
 				w.Binding("ConfigMap", fmt.Sprint("c", i), "Scheduled=True/PolicyGone")
 				w.Binding("ConfigMap", fmt.Sprint("c", i), "FullyApplied=False/OverrideMissing")
 			}
@@ -106,7 +108,7 @@ func TestPolicyAndOverrideGoTogether(t *testing.T) {
 					t.Errorf("%s was written %v, want %d overridden", m.Name, values, many)
 				}
 			}
-			// A policy that claims them again means them as they are then.
+			// A policy that claims the templates again applies their current version.
 			w.Hub.Apply(t, spine.Policy(w.Namespace, "again", configMaps, spine.In("oak", "pine")))
 			w.Applied("ConfigMap", "c0")
 			if values := valuesIn(w, w.Oak); values["edited"] != 1 {
@@ -116,7 +118,8 @@ func TestPolicyAndOverrideGoTogether(t *testing.T) {
 	}
 }
 
-// TestSuspension: to a cluster that a policy suspends nothing is written, and then what is wanted, once.
+// TestSuspension: a cluster that a policy suspends gets no write. Afterwards each object is
+// written once, in its current version.
 func TestSuspension(t *testing.T) {
 	w := spine.Start(t, "suspension")
 	place := func(clusters, suspension string) {
@@ -165,15 +168,15 @@ func TestSuspension(t *testing.T) {
 	if got := spine.Once(w.WritesSince(w.Oak, mark), versionOf); len(got) != 2 {
 		t.Errorf("oak was written %v, want each object once", got)
 	}
-	// A deletion on the hub is not held up.
+	// Suspension does not delay a deletion on the hub.
 	place("oak, pine", "dispatching: true")
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "c")
 	w.Gone(w.Oak, "v1", "ConfigMap", "c")
 	w.Gone(w.Pine, "v1", "ConfigMap", "c")
 }
 
-// TestDependenciesFollow: what a Deployment refers to comes and goes with it, and moves with it no
-// earlier than it does.
+// TestDependenciesFollow: the dependencies of a Deployment are placed, deleted and moved with
+// it. They do not move before the Deployment.
 func TestDependenciesFollow(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "dependencies")
@@ -202,7 +205,7 @@ func TestDependenciesFollow(t *testing.T) {
 		w.Gone(w.Oak, k.APIVersion, k.Kind, names[i])
 	}
 	last := 0
-	for _, r := range w.Writes(w.Oak) { // the Deployment went before what it needs
+	for _, r := range w.Writes(w.Oak) { // the Deployment left before its dependencies
 		if strings.HasPrefix(r.Verb, "delete") && r.Resource == "deployments" {
 			last = r.Order
 		}

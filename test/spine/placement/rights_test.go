@@ -11,7 +11,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// tenant is somebody with the hub's own role of that name in the test's namespace, and no other right.
+// withRole returns a client of a user whose only right is the hub's role of that name in the
+// test's namespace.
 func withRole(w *spine.World, name, role string) *testenv.API {
 	w.Helper()
 	w.Hub.Apply(w, `
@@ -37,15 +38,15 @@ func absent(w *spine.World, m *testenv.Member, apiVersion, kind, name string) {
 	}
 }
 
-// TestTenantsGetNoRightsInMembers is what administrators and editors of one namespace of the hub did to
-// become more in every member.
+// TestTenantsGetNoRightsInMembers tries to raise the rights of administrators and editors of
+// one hub namespace in every member.
 func TestTenantsGetNoRightsInMembers(t *testing.T) {
 	t.Parallel()
 	w := spine.Start(t, "tenants")
 	w.Hub.MergePatch(t, "v1", "Namespace", "", w.Namespace, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	alice, bob := withRole(w, "alice", "admin"), withRole(w, "bob", "edit")
 
-	// An override that is there first would make the binding to view one to cluster-admin.
+	// The override would turn the binding to the role view into a binding to cluster-admin.
 	const binding = "rbac.authorization.k8s.io/v1"
 	w.Eventually("alice's rights are known", func() error {
 		return alice.TryApply(t.Context(), `
@@ -67,7 +68,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 	w.Binding("RoleBinding", "escalate", "FullyApplied=False/RenderFailed")
 	absent(w, w.Oak, binding, "RoleBinding", "escalate")
 
-	// A privileged pod is a template like any other for the hub, and nothing for a member.
+	// The hub accepts a privileged pod as a template, but does not apply it in members.
 	w.Eventually("bob's rights are known", func() error {
 		return bob.TryApply(t.Context(), spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak")))
 	})
@@ -84,7 +85,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 		return err
 	})
 
-	// Whom the administrator lets may.
+	// The pod is applied once the administrator allows it in the namespace.
 	w.Hub.MergePatch(t, "v1", "Namespace", "", w.Namespace, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`)
 	w.Placed(w.Oak, "apps/v1", "Deployment", "root")
 }

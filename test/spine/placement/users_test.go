@@ -24,13 +24,13 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// user is somebody with a certificate of the hub and no rights but those that roles give.
+// user is a user with a certificate of the hub, and only with the rights that roles give.
 type user struct {
 	*testenv.API
 	config *rest.Config
 }
 
-// user makes one, as an administrator does: by a CertificateSigningRequest.
+// newUser creates a user as an administrator does, with a CertificateSigningRequest.
 func newUser(w *spine.World, name string) *user {
 	w.Helper()
 	cfg, err := w.Hub.Config()
@@ -57,7 +57,7 @@ func newUser(w *spine.World, name string) *user {
 		if _, err := requests.Create(w.Context(), r, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		return nil // the answer to an earlier attempt was lost
+		return nil // an earlier attempt had no answer
 	})
 	w.Cleanup(func() { _ = requests.Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{}) })
 	w.Eventually("approve the certificate of "+name, func() error {
@@ -86,7 +86,7 @@ func newUser(w *spine.World, name string) *user {
 	return &user{API: api, config: own}
 }
 
-// ask reads a path of the hub until it is answered, and not only by a hub that is busy.
+// ask reads a path of the hub, and repeats that until the hub answers and is not busy.
 func (u *user) ask(w *spine.World, path string) (code int, body []byte) {
 	w.Helper()
 	w.Eventually("ask for "+path, func() (err error) {
@@ -98,7 +98,7 @@ func (u *user) ask(w *spine.World, path string) (code int, body []byte) {
 	return code, body
 }
 
-// get reads a path of the hub, and returns the status of the answer too.
+// get reads a path of the hub, and returns the body and the status code of the answer.
 func (u *user) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	c, err := rest.HTTPClientFor(u.config)
 	if err != nil {

@@ -1,11 +1,14 @@
 import { hasWords } from "../part/filter"
-// What changed in the fleet, put together of the answers to changedSince: one for each kind.
+// What changed in the fleet: the answers to changedSince, one for each kind, merged into rows.
 
 import type { Change } from "../history/steps"
 import type { Difference } from "../hub/fields"
 import type { Kind } from "../hub/kinds"
 
-/** The kinds that people change, and what breaks when they do. Pods and Events come and go by themselves: they are asked for by name. */
+/**
+ * The kinds that people change, and those that break because of it. Pods and Events change all
+ * the time by themselves and are shown only if the user selects them by name.
+ */
 export const watched = [
   ..."Deployment.apps StatefulSet.apps DaemonSet.apps Service Ingress.networking.k8s.io NetworkPolicy.networking.k8s.io ConfigMap Secret".split(" "),
   ..."CronJob.batch Job.batch ServiceAccount Role.rbac.authorization.k8s.io RoleBinding.rbac.authorization.k8s.io PersistentVolumeClaim".split(" "),
@@ -15,17 +18,23 @@ export const watched = [
 
 const unitMs: Record<string, number> = { m: 60_000, h: 3_600_000, d: 86_400_000 }
 
-/** The start of the changes of a span such as -1h: the begin of the history, if that is later. */
+/**
+ * Returns where the changes of a span such as -1h begin: at the start of the history (begins), if
+ * that is later than the start of the span. from is set only then.
+ */
 export function within(span: string, begins: string, now: number): { since: string; from?: string } {
   const [, count = "", unit = ""] = /^-(\d+)([mhd])$/.exec(span) ?? []
   const start = now - Number(count) * (unitMs[unit] ?? Number.NaN)
   return begins && new Date(begins).getTime() > start ? { since: begins, from: begins } : { since: span }
 }
 
-/** The begin of the history, from the message that refuses an earlier moment. */
+/**
+ * The start of the history, from the error that refuses an earlier time. undefined: another
+ * error.
+ */
 export const beginOf = (message: string): string | undefined => /known from (\d{4}-\d\d-\d\dT[\d:.]+Z)/.exec(message)?.[1]
 
-/** The same change of objects of one name in several clusters: one row. */
+/** The same change to objects of one name in several clusters, shown as one row. */
 export interface Row {
   key: string
   kind: Kind
@@ -33,7 +42,7 @@ export interface Row {
   name: string
   change: Change["change"]
   clusters: string[]
-  /** The last of the times. */
+  /** The latest of their times. */
   time?: string
   by: string[]
   cause?: string
@@ -66,13 +75,13 @@ export function rows(answers: { kind: Kind; items: Change[] }[]): Row[] {
   return [...all.values()].sort((a, b) => (b.time ?? "").localeCompare(a.time ?? "") || a.kind.of.localeCompare(b.kind.of) || a.name.localeCompare(b.name))
 }
 
-/** Rows in which each word is found. */
+/** Rows that contain each of the words. */
 export function sift(all: Row[], words: string): Row[] {
   const texts = (r: Row) => [r.kind.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)]
   return all.filter((r) => hasWords(words, texts(r)))
 }
 
-/** A value of a field in one line. */
+/** A value of a field in one line, cut to at most `most` characters. */
 export function brief(v: unknown, most = 120): string {
   const text = typeof v === "string" ? v : JSON.stringify(v)
   return text === undefined ? "" : text.length > most ? `${text.slice(0, most - 1)}…` : text

@@ -27,37 +27,41 @@ import "./change.css"
 const spans = ["-5m", "-15m", "-1h", "-6h", "-1d"]
 const page = 200
 
-interface Told {
+interface Result {
   at: number
   answers: { kind: Kind; items: Change[] }[]
   cut: Kind[]
   failed: { kind: Kind; message: string }[]
-  /** Since when changes are known, where that is later than what was asked for. */
+  /** The time from which changes are known, if that is later than the requested time. */
   from?: string
 }
 
-/** Asks for each kind where the user may list it: in all namespaces, or one by one. What cannot be told of one leaves the others. */
-async function ask(since: string, chosen: Kind[], namespaces: string[], signal: AbortSignal): Promise<Told> {
-  const told: Told = { at: Date.now(), answers: [], cut: [], failed: [] }
+/**
+ * Requests the changes of each kind, in all namespaces or in each that the user may list. A
+ * request that fails is added to failed; the others go on.
+ */
+async function ask(since: string, chosen: Kind[], namespaces: string[], signal: AbortSignal): Promise<Result> {
+  const result: Result = { at: Date.now(), answers: [], cut: [], failed: [] }
   const one = async (kind: Kind) => {
     for (const namespace of await listable(kind, namespaces)) {
       try {
         const answer = await known(mirrored() + pathOf(kind, namespace), since, signal)
-        told.answers.push({ kind, items: answer.items ?? [] })
-        if (answer.metadata.continue) told.cut.push(kind)
-        if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
+        result.answers.push({ kind, items: answer.items ?? [] })
+        if (answer.metadata.continue) result.cut.push(kind)
+        if (answer.from && answer.from > (result.from ?? "")) result.from = answer.from
       } catch (e) {
         if (signal.aborted) throw e
-        // A kind that no cluster serves, or of which there is no history, has no changes to tell.
-        if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ kind, message: (e as Error).message })
+        // A kind that no cluster serves, or that has no history, has no changes.
+        if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) result.failed.push({ kind, message: (e as Error).message })
       }
     }
   }
-  // The history begins at one moment for all kinds: after the first answer that is known.
+  // All kinds have the same start of the history. The first answer shows it, so the first kind is
+  // requested alone.
   const alone = begins === undefined ? chosen.slice(0, 1) : []
   for (const kind of alone) await one(kind)
   await Promise.all(chosen.slice(alone.length).map(one))
-  return told
+  return result
 }
 
 interface Changes {
@@ -67,12 +71,12 @@ interface Changes {
 }
 
 /**
- * The begin of the history as the hub said it last; "": it refused nothing; undefined: not asked
- * yet.
+ * The start of the history as the hub last reported it. "": the hub has refused no time so far;
+ * undefined: not asked yet.
  */
 let begins: string | undefined
 
-/** The changes since a moment; if the history begins later, as its API says, since it began. */
+/** The changes of a span. If the hub answers that the history begins later, since that time. */
 async function known(path: string, span: string, signal: AbortSignal): Promise<Changes> {
   const asked = async (): Promise<Changes> => {
     const { since, from } = within(span, begins ?? "", Date.now())
@@ -93,7 +97,7 @@ async function known(path: string, span: string, signal: AbortSignal): Promise<C
 export default function ChangePage() {
   const rights = useRights()
   const [params, set] = useAddress()
-  // Of a span that is none nothing would be told, as if nothing had changed.
+  // For an invalid span the answer would be empty, as if nothing had changed.
   const since = spans.find((span) => span === params.get("since")) ?? "-1h"
   const only = params.get("type") ?? ""
   const words = params.get("q") ?? ""
@@ -106,13 +110,21 @@ export default function ChangePage() {
     30_000,
   )
   useActions(() => [{ id: "change.again", section: t("change.title"), title: t("change.again"), run: answer.reload }], [answer.reload])
+  const [managers, setManagers] = useState(false)
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (
     <Page
       title={t("change.title")}
       about={answer.data && t("change.about", { n: shown.length })}
-      actions={<Button onClick={answer.reload}>{t("change.again")}</Button>}
+      actions={
+        <>
+          <Button aria-pressed={managers} onClick={() => setManagers(!managers)}>
+            {t("common.managers")}
+          </Button>
+          <Button onClick={answer.reload}>{t("change.again")}</Button>
+        </>
+      }
     >
       <Filter label={t("change.search")} hint={t("change.searchHint")} value={words} onChange={(q) => set("q", q)}>
         <Select
@@ -144,7 +156,7 @@ export default function ChangePage() {
       {all.length > 0 && shown.length === 0 && <Empty title={t("change.noneMatch")} />}
       <ul className="changes">
         {shown.slice(0, 500).map((r) => (
-          <ChangeItem key={r.key} row={r} />
+          <ChangeItem key={r.key} row={r} managers={managers} />
         ))}
       </ul>
       {shown.length > 500 && <p className="muted">{t("change.narrow", { n: shown.length - 500 })}</p>}
@@ -154,7 +166,7 @@ export default function ChangePage() {
 
 const tones: Record<Row["change"], Tone> = { Created: "good", Seen: "plain", Updated: "warn", Deleted: "bad", Recreated: "warn" }
 
-function ChangeItem({ row }: { row: Row }) {
+function ChangeItem({ row, managers }: { row: Row; managers: boolean }) {
   const [open, setOpen] = useState(false)
   const [first = ""] = row.clusters
   const ref = { cluster: first, kind: row.kind.kind, group: row.kind.group, namespace: row.namespace ?? "", name: row.name }
@@ -175,7 +187,7 @@ function ChangeItem({ row }: { row: Row }) {
           {row.clusters.length > 4 && <Badge>+{row.clusters.length - 4}</Badge>}
         </span>
         <span className="muted change-by">
-          {row.by.length > 0 && `${t("change.by", { who: row.by.join(", ") })} · `}
+          {managers && row.by.length > 0 && `${t("change.by", { who: row.by.join(", ") })} · `}
           {row.time ? <Age since={row.time} /> : t("common.unknown")}
         </span>
       </div>

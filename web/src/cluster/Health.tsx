@@ -5,7 +5,7 @@ import type { Health } from "./cluster"
 
 export type AnyHealth = Health | "unknown"
 
-/** Unreachable is unknown: grey, whatever it was. */
+/** An unreachable cluster has an unknown state: grey, not the tone of its last state. */
 export const tones: Record<AnyHealth, Tone> = {
   ready: "good",
   warning: "warn",

@@ -9,7 +9,10 @@ import { type Cluster, condition } from "./cluster"
 
 const tones = { added: "good", removed: "bad", kept: "plain" } as const
 
-/** The hosts that a cluster is built of: what the spec wants, what is there, and the runs between. */
+/**
+ * The hosts of a cluster that Orrery built: the spec, the current hosts, and the operations that
+ * change them.
+ */
 export function Hosts({ cluster }: { cluster: Cluster }) {
   const operations = useOperations(cluster.metadata.name)
   const { provision } = cluster.status ?? {}

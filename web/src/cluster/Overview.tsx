@@ -73,7 +73,8 @@ function Lag({ name }: { name: string }) {
   const { state, since } = freshness(useFleet(), name)
   const age = useAge(since)
   if (state === "current") return <>{t("cluster.lagNow")}</>
-  return <>{age ? t("cluster.lagBehind", { age }) : t(state === "reading" ? "cluster.mirrorReading" : "cluster.lagUnknown")}</>
+  if (age) return <>{t("cluster.lagBehind", { age })}</>
+  return <>{t(state === "reading" ? "cluster.mirrorReading" : state === "lost" ? "cluster.lagNever" : "cluster.lagUnknown")}</>
 }
 
 function Labels({ labels }: { labels?: Record<string, string> }) {

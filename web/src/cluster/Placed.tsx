@@ -16,7 +16,7 @@ import { inUse } from "./cluster"
 
 const ours = "label:work.orrery.dev/binding"
 
-/** How many objects there are that a placement made, by kind and namespace. */
+/** The number of objects that placements created in the cluster, by kind and namespace. */
 export function usePlaced(cluster: string): Answer<Counts> {
   return useGet<Counts>(`${mirrored(cluster)}/search`, { q: ours, group: "kind,namespace" }, 15_000)
 }
@@ -51,10 +51,13 @@ export function Placed({ cluster }: { cluster: string }) {
   )
 }
 
-/** Pods that ended take no place on a node. */
+/** Selects pods that use a node: pods that ended are left out. */
 const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
-/** What runs on the nodes: how many pods, and what the cluster's metrics server measures, if it has one. */
+/**
+ * The load of the nodes: the number of pods, and what the cluster's metrics server measures, if
+ * it has one.
+ */
 function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resource: string) => string | number | undefined {
   const mayPods = useCan({ verb: "list", resource: "pods" })
   const counts = useGet<Counts>(may && mayPods ? `${mirrored(cluster)}/api/v1/pods` : undefined, { group: "node", fieldSelector: unfinished }, 10_000)
@@ -62,7 +65,7 @@ function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resourc
   const mayMetrics = useCan(metrics && { verb: "list", group: metrics.group, resource: metrics.resource })
   const [without, setWithout] = useState<string>()
   const measured = useGet<List>(metrics && may && mayMetrics && without !== cluster ? mirrored(cluster) + pathOf(metrics) : undefined, undefined, 15_000)
-  // It has none: that is not asked again while the page is open.
+  // The cluster has no metrics server: do not ask again while the page is open.
   if (measured.error?.code === 404 && without !== cluster) setWithout(cluster)
   return ({ metadata: { name } }, resource) => {
     if (resource !== "pods") return measured.data?.items.find((m) => m.metadata.name === name)?.usage?.[resource]
@@ -72,7 +75,7 @@ function useLoad(cluster: string, may: boolean | undefined): (node: Obj, resourc
 
 const resources = ["pods", "cpu", "memory"] as const
 
-/** The nodes as kubectl shows them, with what of them is in use. */
+/** The nodes as kubectl prints them, with the resources that are in use. */
 export function Nodes({ cluster }: { cluster: string }) {
   const may = useCan({ verb: "list", resource: "nodes" })
   const nodes = useAnswer<Table>(
@@ -86,7 +89,7 @@ export function Nodes({ cluster }: { cluster: string }) {
 }
 
 function NodeTable({ cluster, nodes, load }: { cluster: string; nodes: Table; load: ReturnType<typeof useLoad> }) {
-  // The head of the page says how old all of them are.
+  // The header of the page shows the age of the data, which is the same for all nodes.
   const stale = staleColumn(nodes.columnDefinitions)
   const columns = nodes.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && !["Age", "Cluster"].includes(c.name) && c.i !== stale)
   return (
@@ -146,7 +149,10 @@ interface Mirror {
 const stateTones = { Current: "good", Reading: "plain", Stale: "unknown" } as const
 const ranks = { Stale: 0, Reading: 1, Current: 2 }
 
-/** What is mirrored of the cluster, what is behind first; and what is not, and why. */
+/**
+ * The types that are mirrored from the cluster, stale ones first, and the types that are not,
+ * with the reason.
+ */
 export function MirrorTab({ path }: { path: string }) {
   const mirror = useGet<Mirror>(path, undefined, 10_000)
   if (!mirror.data) return <Answered answer={mirror} />

@@ -12,7 +12,10 @@ import { clusterPath } from "./api"
 import { type Cluster, verdict } from "./cluster"
 import { usePlaced } from "./Placed"
 
-/** Says what will happen to what is there, and has the name typed where something is lost. */
+/**
+ * Shows what happens to the objects and hosts of the cluster. If objects or hosts are lost, or
+ * many replicas move, the user must type its name.
+ */
 export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => void }) {
   const { name } = cluster.metadata
   const placed = usePlaced(name)
@@ -73,7 +76,7 @@ export function Unjoin({ cluster, onClose }: { cluster: Cluster; onClose: () => 
   )
 }
 
-/** The same, where no more than the name is known. */
+/** Unjoin for callers that know only the name of the cluster. */
 export function UnjoinNamed({ name, onClose }: { name: string; onClose: () => void }) {
   const answer = useGet<Cluster>(clusterPath(name))
   if (answer.data) return <Unjoin cluster={answer.data} onClose={onClose} />

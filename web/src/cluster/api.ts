@@ -6,7 +6,7 @@ import type { Cluster } from "./cluster"
 export const clustersPath = "/apis/cluster.orrery.dev/v1alpha1/clusters"
 export const clusterPath = (name: string) => `${clustersPath}/${encodeURIComponent(name)}`
 
-/** The Clusters, for who may list them; allowed is undefined until that is known. */
+/** The Clusters, for users who may list them. allowed is undefined until that is known. */
 export function useClusters(everyMs = 10_000): Answer<Cluster[]> & { allowed?: boolean } {
   const rights = useRights()
   const allowed = rights && where(rights, "list", "cluster.orrery.dev", "clusters").everywhere

@@ -1,7 +1,7 @@
 import type { Freshness } from "../hub/freshness"
 import { amount, quantity } from "./quantity"
 
-// A Cluster as the hub's API has it: what the pages read of it, and what that means.
+// The fields of a Cluster that the pages use, and their meaning.
 
 export interface Condition {
   type: string
@@ -67,15 +67,15 @@ export function condition(c: Cluster, type: string): Condition | undefined {
 }
 
 /**
- * How a cluster fares. Unreachable is no fault that is known, it is unknown: grey, never red. Joining and building are on
- * their way; warning is Ready with something that will not stay so.
+ * The state of a cluster. unreachable is an unknown state, not a known fault: grey, never red.
+ * joining and building are in progress. warning is Ready with something that expires soon.
  */
 export type Health = "ready" | "warning" | "unready" | "unreachable" | "joining" | "building" | "leaving"
 
 export interface Verdict {
   health: Health
   since?: string
-  /** The condition that says so. */
+  /** The condition that is the reason. */
   by?: Condition
 }
 
@@ -94,14 +94,17 @@ export function verdict(c: Cluster): Verdict {
   if (!ready) return of("joining", reachable, c.metadata.creationTimestamp)
   if (reachable && reachable.status !== "True") return of("unreachable", reachable)
   if (ready.status !== "True") {
-    // While first lists are under way nothing is wrong.
+    // The first lists of the mirror are in progress, which is no fault.
     return ready.reason === "Mirroring" ? of("joining", ready) : of(ready.status === "Unknown" ? "unreachable" : "unready", ready)
   }
   const warning = warnings.map((w) => condition(c, w)).find((w) => w?.status === "True")
   return warning ? of("warning", warning) : of("ready", ready)
 }
 
-/** The verdict on a cluster. If the cluster does not answer, its conditions may not say so yet. */
+/**
+ * The verdict, corrected by the live state of the data: the conditions may not show yet that a
+ * cluster stopped answering.
+ */
 export function verdictNow(c: Cluster, is: Freshness): Verdict {
   const v = verdict(c)
   if (is.state !== "lost" || !["ready", "warning", "unready", "unreachable"].includes(v.health)) return v
@@ -112,11 +115,11 @@ export interface Use {
   resource: string
   allocatable: number
   allocated: number
-  /** What is requested of what is there, 0 to 1 and above. */
+  /** Requested divided by allocatable; more than 1 is possible. */
   ratio: number
 }
 
-/** What of the capacity is requested: cpu, memory and pods first, then the others by name. */
+/** The requested share of each resource: cpu, memory and pods first, then the others by name. */
 export function capacity(c: Cluster): Use[] {
   const sum = c.status?.resourceSummary
   const first = ["cpu", "memory", "pods"]
@@ -131,26 +134,26 @@ export function capacity(c: Cluster): Use[] {
     .sort((a, b) => rank(a.resource) - rank(b.resource) || a.resource.localeCompare(b.resource))
 }
 
-/** What of a resource is in use, of what may be; ? is what is not known. */
+/** The used and the allocatable amount of a resource; "?" stands for an unknown one. */
 export function inUse(resource: string, used: string | number | undefined, allocatable: string | undefined): string {
   const known = [quantity(used), quantity(allocatable)]
   return known.every((n) => n === undefined) ? "" : known.map((n) => (n === undefined ? "?" : amount(resource, n))).join(" / ")
 }
 
-/** The taint of a cluster that gets nothing new. */
+/** The taint of a cordoned cluster, which gets no new objects. */
 export const unschedulable: Taint = { key: "cluster.orrery.dev/unschedulable", effect: "NoSchedule" }
 
 export function cordoned(c: Cluster): boolean {
   return c.spec.taints?.some((t) => t.key === unschedulable.key) ?? false
 }
 
-/** The taints after one is put or taken; a taint is known by key and effect. */
+/** The taints after one is added or removed. Key and effect identify a taint. */
 export function retaint(taints: Taint[] | undefined, taint: Taint, on: boolean): Taint[] {
   const others = (taints ?? []).filter((t) => t.key !== taint.key || t.effect !== taint.effect)
   return on ? [...others, taint] : others
 }
 
-/** A taint as kubectl writes it, key[=value]:effect; undefined of what is none. */
+/** Parses a taint as kubectl writes it, key[=value]:effect; undefined: not a taint. */
 export function parseTaint(text: string): Taint | undefined {
   const m = /^([^=:\s]+)(?:=([^:\s]*))?:(NoSchedule|PreferNoSchedule|NoExecute)$/.exec(text.trim())
   return m ? { key: m[1] as string, ...(m[2] ? { value: m[2] } : {}), effect: m[3] as string } : undefined

@@ -137,7 +137,7 @@ function Known({ cluster, reload, stale, fresh }: KnownProps) {
   )
 }
 
-/** Who may not see Clusters sees what their namespaces have in this one. */
+/** Users who may not read Clusters see the objects of their namespaces in this cluster. */
 function Restricted({ name, is }: { name: string; is: Freshness }) {
   return (
     <Page title={name} about={<HealthMark health={liveHealth(is)} since={is.since} />}>

@@ -1,4 +1,4 @@
-// Quantities of Kubernetes: read to compare, written as people read them.
+// Quantities of Kubernetes: parsed for comparison, and formatted for people.
 
 const factors: Record<string, number> = {
   n: 1e-9,
@@ -19,14 +19,14 @@ const factors: Record<string, number> = {
   Ei: 2 ** 60,
 }
 
-/** The number that a quantity is, or undefined of what is none. */
+/** The number of a quantity; undefined: not a quantity. */
 export function quantity(text: string | number | undefined): number | undefined {
   if (text === undefined) return undefined
   const m = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([numkMGTPE]?|[KMGTPE]i)$/.exec(String(text).trim())
   return m ? Number(m[1]) * (factors[m[2] as string] as number) : undefined
 }
 
-/** A number of three digits at most, without zeros at its end. */
+/** A number of at most three digits, without zeros at its end. */
 function short(n: number): string {
   return String(Number(n < 10 ? n.toFixed(1) : n.toFixed(0)))
 }
@@ -38,7 +38,7 @@ export function bytes(n: number): string {
   return `${short(n)} ${units[i]}`
 }
 
-/** A resource's amount, by what the resource is counted in. */
+/** An amount of a resource, in the unit of the resource. */
 export function amount(resource: string, n: number): string {
   if (resource === "memory" || resource.endsWith("storage") || resource.startsWith("hugepages-")) return bytes(n)
   return n >= 1000 ? `${short(n / 1000)}k` : short(n)

@@ -3,8 +3,9 @@ import { clusterPath } from "./api"
 import { type Cluster, retaint, type Taint } from "./cluster"
 
 /**
- * Puts or takes a taint. The list is replaced as a whole, for its version. Another write in between is a
- * conflict, after which it is tried again: the hub writes the status of Clusters often.
+ * Adds or removes a taint. The request replaces the whole list and carries the resourceVersion
+ * that was read. After a conflict it is tried again, because the hub writes the status of
+ * Clusters often.
  */
 export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
   const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))

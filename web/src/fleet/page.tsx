@@ -128,13 +128,17 @@ function TileLink({ tile }: { tile: Tile }) {
   )
 }
 
-/** How old what is shown of a cluster is. The head of the card says it of a cluster that does not answer. */
+/**
+ * The age of a cluster's data. For a cluster that does not answer, the header of the card shows
+ * it.
+ */
 function Lag({ tile: { health, since, fresh } }: { tile: Tile }) {
   const age = useAge(fresh.since)
   if (health === "unreachable") return since ? null : <span>{t("object.unknown")}</span>
   if (fresh.state === "behind" && age) return <span>{`${t("fleet.lag")} ${age}`}</span>
   if (fresh.state === "reading") return <span>{t("cluster.mirrorReading")}</span>
-  // What is not ready may have stopped to answer a moment ago: the hub does not know that yet.
+  // A cluster that is not ready may have stopped answering a moment ago, which the hub does not
+  // know yet.
   if (fresh.state === "current") return health === "unready" ? null : <span>{t("cluster.lagNow")}</span>
   return <span>{t("object.unknown")}</span>
 }

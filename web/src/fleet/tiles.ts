@@ -2,7 +2,8 @@ import { type Cluster, capacity, cordoned, type Health, type Use, verdictNow } f
 import { type Fleet, type Freshness, freshness } from "../hub/freshness"
 import { hasWords } from "../part/filter"
 
-// The fleet as tiles. Who may list Clusters gets all of each; others what the live socket says of those that they may see.
+// The fleet as tiles. Users who may list Clusters get all details. Others get the clusters that
+// they may see, with their state from the live socket.
 
 export interface Tile {
   name: string
@@ -18,10 +19,10 @@ export interface Tile {
   agent: boolean
 }
 
-/** Trouble first, what is well last; of equals the name. */
+/** Faulty clusters first, ready ones last; equals by name. */
 const order: (Health | "unknown")[] = ["unready", "unreachable", "warning", "leaving", "building", "joining", "unknown", "ready"]
 
-/** What the live socket says of a cluster, in the words of Clusters. */
+/** The state from the live socket, as the health of a Cluster. */
 export function liveHealth({ state }: Freshness): Health | "unknown" {
   return ({ current: "ready", behind: "warning", reading: "joining", lost: "unreachable", unknown: "unknown" } as const)[state]
 }
@@ -53,7 +54,7 @@ export function tiles(clusters: Cluster[] | undefined, fleet: Fleet): Tile[] {
   return all.sort((a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }))
 }
 
-/** The tiles of which each word is somewhere in what they show, and how many there are of each health. */
+/** The tiles that contain each of the words, and their number by health. */
 export function sift(all: Tile[], words: string, health?: string): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
   const matching = all.filter((t) => hasWords(words, [t.name, t.version, t.where, t.health, t.message]))
   const counts: Partial<Record<Tile["health"], number>> = {}

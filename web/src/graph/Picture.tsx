@@ -13,7 +13,7 @@ const lateMs = 5000
 
 type Card = ShownNode<{ node: Node; root: boolean }, "card">
 
-/** The graph as a picture; what is in it is in the list beside it as well. */
+/** The graph as a picture. The list beside it has the same content. */
 export default function Picture({ graph }: { graph: Graph }) {
   const [points, setPoints] = useState<Point[]>()
   const [broken, setBroken] = useState<Error>()
@@ -24,7 +24,7 @@ export default function Picture({ graph }: { graph: Graph }) {
       clearTimeout(late)
       worker.terminate()
     }
-    // A worker that cannot start may say nothing at all.
+    // A worker that cannot start may report no error: after lateMs the layout is computed here.
     const here = () => {
       stop()
       try {

@@ -22,7 +22,7 @@ export const linkOf = (node: Node): string | undefined =>
 
 export const nameOf = (node: Node): string => (node.count ? t("object.pods", { n: node.count }) : node.name)
 
-/** What an object uses, and what uses it. */
+/** The objects that an object uses, and those that use it. */
 export default function Relations({ of }: { of: Ref }) {
   const [direction, setDirection] = useState("both")
   const [depth, setDepth] = useState("2")

@@ -1,4 +1,4 @@
-// The graph of what objects use, small enough to be looked at.
+// The graph of the objects that use each other, reduced to a size that people can read.
 
 export interface Node {
   cluster?: string
@@ -10,7 +10,7 @@ export interface Node {
   name: string
   uid?: string
   state?: "Missing" | "Unknown"
-  /** How many objects it stands for, if it is more than one. */
+  /** The number of objects that the node stands for, if more than one. */
   count?: number
 }
 
@@ -31,7 +31,11 @@ export interface Graph {
 /** The most nodes that are laid out. */
 export const most = 500
 
-/** collapse has one node stand for all pods of an owner, if there are more nodes than the most, and leaves out what is furthest from the roots if there still are. */
+/**
+ * collapse reduces a graph of more than limit nodes: one node stands for all pods of an owner in
+ * the same state. If there are still too many, those farthest from the roots are left out; left
+ * is their number.
+ */
 export function collapse(graph: Graph, limit = most): { graph: Graph; left: number } {
   if (graph.nodes.length <= limit) return { graph, left: 0 }
   const ownerOf = new Map<number, number>()
@@ -73,7 +77,8 @@ function nearest(graph: Graph, limit: number): { graph: Graph; left: number } {
     beside[to]?.push(from)
   }
   const kept = new Set(graph.roots.slice(0, limit))
-  for (const node of kept) for (const next of beside[node] ?? []) if (kept.size < limit) kept.add(next) // a set goes on with what is added while it is walked
+  // A Set's iterator also visits the elements that are added meanwhile.
+  for (const node of kept) for (const next of beside[node] ?? []) if (kept.size < limit) kept.add(next)
   const place = new Map([...kept].map((node, i) => [node, i]))
   const edges = graph.edges.flatMap((e) => {
     const [from, to] = [place.get(e.from), place.get(e.to)]

@@ -1,4 +1,4 @@
-// Where the nodes of a graph stand: what uses on the left, what is used on the right.
+// Positions of the nodes of a graph: users on the left, what they use on the right.
 
 import { Graph as Dagre, layout as place } from "@dagrejs/dagre"
 import type { Graph } from "./collapse"

@@ -1,5 +1,5 @@
 import type { Graph } from "./collapse"
 import { layout } from "./layout"
 
-// Hundreds of nodes take a second: the page goes on meanwhile.
+// The layout of hundreds of nodes takes a second. In a worker it does not block the page.
 self.onmessage = ({ data }: MessageEvent<Graph>) => self.postMessage(layout(data))

@@ -13,9 +13,10 @@ import { authors, type Change } from "./steps"
 
 type Answer = { items: Change[]; metadata: { continue?: string } }
 
-/** Objects of a kind that are gone, the latest first; each leads to what it was. */
+/** Deleted objects of a kind, the latest first, each with a link to its history. */
 export default function Deleted({ kind, cluster, namespace }: { kind: Kind; cluster: string; namespace: string }) {
   const [tokens, setTokens] = useState<string[]>([""])
+  const [managers, setManagers] = useState(false)
   const query = { deleted: true, limit: 100, continue: tokens[0] }
   const { data, error, reload } = useGet<Answer>(mirrored(cluster) + pathOf(kind, namespace), query)
   if (error) return <Failure error={error} retry={reload} />
@@ -26,7 +27,7 @@ export default function Deleted({ kind, cluster, namespace }: { kind: Kind; clus
     <div className="stack">
       <SmallTable
         label={t("object.deleted")}
-        head={[t("common.name"), t("common.namespace"), t("common.cluster"), t("object.deletedWhen"), t("object.lastBy")]}
+        head={[t("common.name"), t("common.namespace"), t("common.cluster"), t("object.deletedWhen"), ...(managers ? [t("object.lastBy")] : [])]}
         rows={data.items.map((c) => ({
           key: `${c.cluster} ${c.uid}`,
           cells: [
@@ -40,11 +41,14 @@ export default function Deleted({ kind, cluster, namespace }: { kind: Kind; clus
             c.namespace,
             c.cluster,
             <Age key="when" since={c.time} />,
-            authors(c),
+            ...(managers ? [authors(c)] : []),
           ],
         }))}
       />
       <div className="row">
+        <Button aria-pressed={managers} onClick={() => setManagers(!managers)}>
+          {t("common.managers")}
+        </Button>
         {tokens.length > 1 && <Button onClick={() => setTokens(tokens.slice(1))}>{t("object.later")}</Button>}
         {next && <Button onClick={() => setTokens([next, ...tokens])}>{t("object.earlier")}</Button>}
       </div>

@@ -27,17 +27,18 @@ type Changes = { items: Change[]; metadata: { continue?: string } }
 
 const tones: Record<Change["change"], Tone> = { Created: "good", Seen: "plain", Updated: "plain", Deleted: "bad", Recreated: "warn" }
 
-/** What became of an object, who did it, and what it was at any moment. */
+/** The changes of an object, their authors, and the object at each moment. */
 export default function History(props: Props) {
   const { of, kind } = props
   const path = mirrored(of.cluster) + pathOf(kind, of.namespace, of.name)
   const [all, setAll] = useState(false)
+  const [managers, setManagers] = useState(false)
   const answer = useGet<Changes>(path, { history: true, limit: 200, allFields: all || undefined }, 15_000)
   const { data, error } = answer
   const clusters = [...new Set(data?.items.map((c) => c.cluster))].sort()
   const [chosen, setChosen] = useState("")
   const cluster = clusters.includes(chosen) ? chosen : (clusters[0] ?? "")
-  const steps = useMemo(() => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || tells(c)))), [data, cluster, all])
+  const steps = useMemo(() => stepsOf((data?.items ?? []).filter((c) => c.cluster === cluster && (all || beyondStatus(c)))), [data, cluster, all])
   const nothing = <Empty title={t("object.noHistory")}>{t("object.noHistoryMore")}</Empty>
   if (error?.code === 404) return nothing
   if (!data) return <Answered answer={answer} />
@@ -52,18 +53,23 @@ export default function History(props: Props) {
         <Button aria-pressed={all} onClick={() => setAll(!all)}>
           {t("object.allFields")}
         </Button>
+        <Button aria-pressed={managers} onClick={() => setManagers(!managers)}>
+          {t("common.managers")}
+        </Button>
         {data.metadata.continue && <span className="muted">{t("object.moreHistory")}</span>}
       </div>
       {steps.length === 0 && nothing}
-      {steps.length > 0 && <Slider key={cluster} {...props} of={{ ...of, cluster }} hub={of.cluster === ""} steps={steps} />}
+      {steps.length > 0 && <Slider key={cluster} {...props} of={{ ...of, cluster }} hub={of.cluster === ""} steps={steps} managers={managers} />}
     </div>
   )
 }
 
-/** Without all fields, a change of nothing but status is none. */
-const tells = (change: Change): boolean => change.change !== "Updated" || (change.fields?.length ?? 0) > 0
+/** Unless all fields are shown, a change of nothing but status is hidden. */
+const beyondStatus = (change: Change): boolean => change.change !== "Updated" || (change.fields?.length ?? 0) > 0
 
-function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: Step[]; hub: boolean }) {
+type SliderProps = Props & { steps: Step[]; hub: boolean; managers: boolean }
+
+function Slider({ of, kind, mayWrite, onSaved, steps, hub, managers }: SliderProps) {
   const marks = useId()
   const [at, setAt] = useState(steps.length - 1)
   const [against, setAgainst] = useState<"before" | "now">("before")
@@ -124,7 +130,7 @@ function Slider({ of, kind, mayWrite, onSaved, steps, hub }: Props & { steps: St
           <div key={`${change.uid} ${change.revision}`} className="stack">
             <p className="row">
               <Mark tone={tones[change.change]}>{t(`object.change${change.change}` as Key)}</Mark>
-              <span>{authors(change) || t("object.nobodyKnown")}</span>
+              {managers && <span>{authors(change) || t("object.nobodyKnown")}</span>}
               {change.cause && <span className="muted selectable">{change.cause}</span>}
             </p>
             {(change.fields?.length ?? 0) > 0 && <FieldDiff label={t("object.changedFields")} fields={change.fields ?? []} />}

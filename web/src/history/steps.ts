@@ -1,4 +1,4 @@
-// The past of an object as steps of a slider.
+// The history of an object as steps of a slider.
 
 import type { Difference, Json } from "../hub/fields"
 
@@ -28,11 +28,14 @@ export interface Change {
 export interface Step {
   time: string
   changes: Change[]
-  /** Whether the object is there after it. */
+  /** Whether the object exists after the step. */
   there: boolean
 }
 
-/** stepsOf makes steps of changes: the oldest first, those of one moment together. A change before there was a history has no time and begins the slider. */
+/**
+ * stepsOf groups changes by their time, the oldest first. A change from before the history began
+ * has no time and comes first.
+ */
 export function stepsOf(changes: Change[]): Step[] {
   const moments = new Map<string, Change[]>()
   for (const change of changes) {
@@ -50,12 +53,18 @@ export function stepsOf(changes: Change[]): Step[] {
 
 const compare = (a: string, b: string): number => Date.parse(a) - Date.parse(b) || (a < b ? -1 : a > b ? 1 : 0)
 
-/** moment is what at= asks for to see what a step made: the hub's clock is told to the microsecond. */
+/**
+ * moment returns the value of at= that reads the object as the step left it: the exact time of
+ * the step. undefined: the step has no time.
+ */
 export function moment(step: Step | undefined): string | undefined {
   return step?.time ? step.time : undefined
 }
 
-/** authors are who made a step, without those that only wrote status. */
+/**
+ * authors returns the managers that made a change, each once, with the subresource that they
+ * wrote.
+ */
 export function authors(change: Change): string {
   const by = (change.by ?? []).map((m) => (m.subresource ? `${m.manager} (${m.subresource})` : m.manager))
   return [...new Set(by)].join(", ")

@@ -16,7 +16,10 @@ export type Act = {
 
 const asked = new Map<string, { at: number; answer: Promise<boolean> }>()
 
-/** Whether the user may do something at the hub, or in a cluster of the fleet. The API decides again when it is done. It fails if nobody can say. */
+/**
+ * Asks the hub, or a cluster's API server, whether the user may do something. The API server
+ * decides again at the request itself. Rejects if there is no answer.
+ */
 export function can(act: Act): Promise<boolean> {
   const key = JSON.stringify(act)
   const known = asked.get(key)
@@ -35,10 +38,13 @@ export interface Unanswered {
 }
 
 const unanswered = store<Unanswered[]>([])
-/** What of this page is not known to be allowed or not. */
+/** The permissions of this page that could not be checked. */
 export const useUnanswered = unanswered.use
 
-/** undefined until it is known. Where nobody can say, the page does, and asks again when told to. */
+/**
+ * Whether the user may do something; undefined until known. If the check fails, the page shows
+ * that and offers to try again.
+ */
 export function useCan(act: Act | undefined): boolean | undefined {
   const { data, error, reload } = useAnswer(act && (() => can(act)), JSON.stringify(act ?? ""))
   useEffect(() => {
@@ -50,7 +56,10 @@ export function useCan(act: Act | undefined): boolean | undefined {
   return data
 }
 
-/** Where the user may list a kind: "" is everywhere, else it is some of the namespaces. It fails if nobody can say. */
+/**
+ * The namespaces in which the user may list a kind; "" means all. Rejects if a check gets no
+ * answer.
+ */
 export async function listable(kind: Pick<Kind, "group" | "resource" | "namespaced">, namespaces: string[]): Promise<string[]> {
   const may = (namespace?: string) => can({ verb: "list", group: kind.group, resource: kind.resource, namespace })
   if (await may()) return [""]
@@ -58,7 +67,7 @@ export async function listable(kind: Pick<Kind, "group" | "resource" | "namespac
   return namespaces.filter((_, i) => allowed[i])
 }
 
-/** The right to ask a cluster's own API server through the hub. */
+/** The right to send requests to a cluster's own API server through the hub. */
 export const reaching = (cluster: string, verb: "get" | "patch"): Act => ({
   verb,
   group: "fleet.orrery.dev",

@@ -3,7 +3,10 @@ import { get, type Query, StatusError } from "./client"
 
 export type Answer<T> = { data?: T; error?: StatusError; loading: boolean; since: number; reload: () => void }
 
-/** What a question answers now. Data of the question before is not shown; that of the same one stays while it is asked again. */
+/**
+ * The current answer to a question. Data of another question (key) is never returned; data of the
+ * same one stays while it is asked again.
+ */
 export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefined, key: string, everyMs = 0): Answer<T> {
   const [round, setRound] = useState(0)
   const [state, setState] = useState<{ key: string; data?: T; error?: StatusError; loading: boolean; since: number }>({
@@ -12,13 +15,13 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
     since: 0,
   })
   const reload = useCallback(() => setRound((n) => n + 1), [])
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the question.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: key identifies the question.
   useEffect(() => {
     if (!ask) return
     const abort = new AbortController()
     setState((old) => (old.key === key ? { ...old, loading: true } : { key, loading: true, since: 0 }))
     let timer = 0
-    // What nobody looks at is asked for when somebody does.
+    // A hidden page does not ask; it asks when it becomes visible.
     const again = () => {
       if (document.visibilityState === "visible") reload()
       else document.addEventListener("visibilitychange", reload, { once: true, signal: abort.signal })
@@ -28,7 +31,7 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
       .catch((e) => {
         if (abort.signal.aborted) return
         const error = e instanceof StatusError ? e : new StatusError({ code: 0, reason: "Failed", message: String(e?.message ?? e) })
-        // A refusal takes what was shown away, as it does in windows.
+        // A refusal removes the data that was shown, as in windows.
         setState((old) => ({ ...old, key, data: error.refused ? undefined : old.data, error, loading: false }))
       })
       .finally(() => {
@@ -49,7 +52,7 @@ export function useAnswer<T>(ask: ((signal: AbortSignal) => Promise<T>) | undefi
   }
 }
 
-/** A value once it stayed as it is for a moment: what is asked while somebody types. */
+/** A value after it did not change for pauseMs: for questions that follow what the user types. */
 export function useSettled<T>(value: T, pauseMs: number): T {
   const [settled, setSettled] = useState(value)
   useEffect(() => {
@@ -59,7 +62,7 @@ export function useSettled<T>(value: T, pauseMs: number): T {
   return settled
 }
 
-/** useAnswer of a GET; nothing is asked while there is no path. */
+/** useAnswer of a GET. Without a path nothing is requested. */
 export function useGet<T>(path: string | undefined, query?: Query, everyMs = 0): Answer<T> {
   return useAnswer<T>(path === undefined ? undefined : (signal) => get<T>(path, query, signal), JSON.stringify([path, query]), everyMs)
 }

@@ -1,5 +1,6 @@
-// The one way by which the console changes objects that somebody edited: what they want is merged with what the object became meanwhile, the API server says in a
-// dry run what would be wrong with it and whose fields it would take, and only what was chosen is taken.
+// Every edit of an object is saved this way: it is merged with the changes that others made
+// meanwhile, a dry run of the API server finds errors and conflicts with other managers, and only
+// the fields that the user chose are taken over.
 
 import { fieldPath, merge, put, read } from "../object/merge"
 import { apply, get, manager, type Obj, request, StatusError } from "./client"
@@ -10,12 +11,18 @@ import { causeOf } from "./owners"
 export type Edit = {
   /** The object's path at its API server. */
   path: string
-  /** What is wanted, as YAML, and what the object was, as editable gives it, when the editing began; undefined: there was none. */
+  /**
+   * The wanted object as YAML. base is the object when the editing began, as editable returns it;
+   * undefined: it did not exist.
+   */
   text: string
   base?: JsonObject
-  /** What it was at the very beginning, if the text was merged since. */
+  /** The object at the very beginning, if the text was merged since. */
   began?: JsonObject
-  /** Fields that the text does not have because they are not shown: they stay as they are. */
+  /**
+   * Top-level fields that the text does not contain because they are hidden: they keep their
+   * values.
+   */
   keep?: string[]
 }
 
@@ -23,20 +30,23 @@ export type Review = {
   edit: Edit
   live?: Obj
   intent: Intent
-  /** What others changed meanwhile, which the text has now. */
+  /** The changes of others that were merged into the text. */
   taken: Difference[]
   conflicts: Conflict[]
-  /** What it would be, as the API server says. */
+  /** The resulting object, from the dry run. */
   result?: Obj
   refusal?: StatusError
 }
 
 export const json = (object: Obj): JsonObject => object as unknown as JsonObject
 
-/** Who wants an object that is there already, without having seen it, is told. */
+/**
+ * Thrown for an edit without base if the object exists already: its author has not seen that
+ * object.
+ */
 export class Exists extends Error {}
 
-/** review asks the API server what would come of an edit. Nothing is changed. */
+/** review asks the API server for the result of an edit, by a dry run. It changes nothing. */
 export async function review(edit: Edit, signal?: AbortSignal): Promise<Review> {
   const wanted = read(edit.text).object
   if (!wanted) throw new Error(read(edit.text).problems[0]?.message ?? "")
@@ -59,7 +69,7 @@ export async function review(edit: Edit, signal?: AbortSignal): Promise<Review> 
 const without = (object: JsonObject, keys: string[] = []): JsonObject => Object.fromEntries(Object.entries(object).filter(([key]) => !keys.includes(key)))
 const only = (object: JsonObject, keys: string[] = []): JsonObject => Object.fromEntries(Object.entries(object).filter(([key]) => keys.includes(key)))
 
-/** theirs is the edit without what it wants of a field. */
+/** theirs is the edit with the live value of the field of a conflict. */
 export function theirs(of: Review, conflict: Conflict): Edit {
   return { ...of.edit, text: put(of.edit.text, [{ steps: conflict.steps, value: conflict.live }]) }
 }
@@ -87,7 +97,7 @@ async function tried(of: Review, signal?: AbortSignal): Promise<Review> {
   }
 }
 
-/** Pure: whose fields an apply would take, as the API server says. */
+/** Pure: the fields that an apply would take from other managers, from the API server's answer. */
 export function othersOf(error: StatusError): { field: string; by: string }[] {
   return (error.status.details?.causes ?? []).flatMap(({ reason, message = "", field = "" }) => {
     const by = /^conflict with ("(?:[^"\\]|\\.)*")/.exec(message)?.[1]
@@ -95,7 +105,9 @@ export function othersOf(error: StatusError): { field: string; by: string }[] {
   })
 }
 
-// What the API server names is a field that is sent, or one in it: managers by their fields are the finer knowledge, the server's word is the last.
+// named returns the conflict for a field that the API server names: a field that is sent, or one
+// inside it. A conflict known from managedFields is preferred because it is more precise; the
+// manager that the server names is added.
 function named(of: Review, field: string, by: string): Conflict {
   const within = (steps: Path) => {
     const path = causeOf(steps)
@@ -114,7 +126,8 @@ export async function send(of: Review, o: { dryRun?: boolean; force?: boolean; s
     const query = { fieldManager: manager, fieldValidation: "Strict", dryRun: o.dryRun ? "All" : undefined }
     return (await request(of.edit.path, { method: "PUT", body: JSON.stringify(body), query, signal: o.signal })).json()
   }
-  // It is of the object that was shown; what is taken by force is taken of that state of it, and of no other.
+  // The UID ties the apply to the object that was shown. A forced apply takes fields over only in
+  // the state that was shown: it also sends the resourceVersion.
   const metadata = {
     ...(body.metadata as JsonObject),
     ...(of.live && { uid: of.live.metadata.uid }),

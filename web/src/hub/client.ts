@@ -1,4 +1,4 @@
-/** What every request of the page goes through: the hub's API as the session's user. */
+/** Every request of the page is sent from here: to the hub's API, as the user of the session. */
 
 export type Status = {
   code: number
@@ -28,7 +28,7 @@ export type Meta = {
     fieldsV1?: object
   }[]
 }
-// biome-ignore lint/suspicious/noExplicitAny: objects of any kind have whatever fields their kind has.
+// biome-ignore lint/suspicious/noExplicitAny: objects of any kind have the fields of their kind.
 export type Obj = { apiVersion: string; kind: string; metadata: Meta; spec?: any; status?: any; [field: string]: any }
 export type List<T = Obj> = {
   apiVersion: string
@@ -36,7 +36,7 @@ export type List<T = Obj> = {
   metadata: { continue?: string; remainingItemCount?: number; resourceVersion?: string }
   items: T[]
 }
-/** How many objects there are, by some of their fields. */
+/** The number of objects, grouped by some of their fields. */
 export type Counts = { total: number; groups?: { values: string[]; objects: number }[] }
 export type Column = { name: string; type: string; format?: string; description?: string; priority?: number }
 export type Table = {
@@ -45,7 +45,10 @@ export type Table = {
   metadata: { continue?: string; remainingItemCount?: number }
 }
 
-/** An answer of the API server that is no success. Its message says what is wrong, and often the way out. */
+/**
+ * An answer of the API server that is not a success. Its message describes the error and often a
+ * remedy.
+ */
 export class StatusError extends Error {
   readonly status: Status
   constructor(status: Status) {
@@ -64,18 +67,18 @@ export class StatusError extends Error {
 }
 
 export const fleet = "/apis/fleet.orrery.dev/v1alpha1"
-/** Root of the API of all clusters together, or of one, as the mirror has it. */
+/** Root of the mirrored API of all clusters together, or of one cluster. */
 export const mirrored = (cluster = "") => `${fleet}/resources/fleet/proxy${cluster ? `/clusters/${encodeURIComponent(cluster)}` : ""}`
-/** Root of a cluster's own API server; without a cluster, of the hub's. */
+/** Root of a cluster's own API server, or of the hub's if cluster is "". */
 export const own = (cluster: string) => (cluster ? `${fleet}/clusters/${encodeURIComponent(cluster)}/proxy` : "")
 
 export type Query = Record<string, string | number | boolean | undefined>
 export type Options = { method?: string; body?: string; type?: string; accept?: string; query?: Query; signal?: AbortSignal; endless?: boolean }
 
-/** Longer than the API server lets anything take that is no stream. */
+/** Longer than the API server lets any request take that is not a stream. */
 const answerMs = 75_000
 
-/** The query as it stands in a URL: what is undefined or empty is left out. */
+/** The query of a URL. Undefined and empty values are left out. */
 export function encode(query: Query = {}): string {
   const params = new URLSearchParams()
   for (const [name, value] of Object.entries(query)) if (value !== undefined && value !== "") params.set(name, String(value))
@@ -88,7 +91,7 @@ export const url = (path: string, query?: Query) => {
 }
 
 let unauthorized = () => {}
-/** Says what happens at a 401: it is a member's, or the session is over. */
+/** Sets the function that is called at a 401: it comes from a member, or the session is over. */
 export function onUnauthorized(f: () => void): void {
   unauthorized = f
 }
@@ -122,7 +125,7 @@ export async function readStatus(answer: Response): Promise<Status> {
         details: status.details,
       }
   } catch {
-    // Not of an API server: a text.
+    // A text, not a Status of an API server.
   }
   return {
     code: answer.status,
@@ -149,7 +152,7 @@ export async function post<T = Obj>(path: string, object: unknown, query?: Query
 
 export const manager = "orrery-console"
 
-/** Server-side apply as the user, through the console's field manager; invalid fields are refused. */
+/** Server-side apply as the user, with the console's field manager. Invalid fields are refused. */
 export async function apply(path: string, object: Obj, o: { force?: boolean; dryRun?: boolean; signal?: AbortSignal } = {}): Promise<Obj> {
   const query = {
     fieldManager: manager,
@@ -168,9 +171,9 @@ export async function patch(path: string, change: unknown, o: { dryRun?: boolean
   return (await request(path, { method: "PATCH", type, body: JSON.stringify(change), query, signal: o.signal })).json()
 }
 
-/** Deletes an object, and none that was made anew under its name. */
+/** Deletes an object. With a uid, an object that was created again under its name is left alone. */
 export async function remove(path: string, uid: string | undefined, o: { dryRun?: boolean } = {}): Promise<void> {
-  // All that is asked is in the body: where there is one, API servers do not read the query.
+  // All options are in the body: API servers ignore the query of a DELETE that has a body.
   const options = { propagationPolicy: "Background", dryRun: o.dryRun ? ["All"] : undefined, preconditions: uid ? { uid } : undefined }
   await request(path, { method: "DELETE", body: JSON.stringify({ apiVersion: "v1", kind: "DeleteOptions", ...options }) })
 }

@@ -1,7 +1,7 @@
 import { useState } from "react"
 
-// What somebody wrote and did not save is there when they come back to it: from another page, or after signing in again. It is in the memory of the tab, and
-// nowhere else.
+// Unsaved edits are kept while the user visits another page or signs in again. They are only in
+// the memory of the tab.
 
 const drafts = new Map<string, unknown>()
 const ask = (e: BeforeUnloadEvent) => e.preventDefault()
@@ -13,7 +13,7 @@ function keep(key: string, draft: unknown): void {
   else removeEventListener("beforeunload", ask)
 }
 
-/** The draft of a name, as useState would have it. */
+/** The draft with a key; like useState. */
 export function useDraft<T>(key: string): [T | undefined, (next: T | undefined) => void] {
   const [draft, setDraft] = useState(drafts.get(key) as T | undefined)
   const set = (next: T | undefined) => {

@@ -1,19 +1,25 @@
-// Fields of objects by their paths, as the hub's history writes them: spec.containers[name=web].image.
+// Fields of objects by path, as in the hub's history: spec.containers[name=web].image.
 
 export type Json = null | boolean | number | string | Json[] | JsonObject
 export type JsonObject = { [key: string]: Json | undefined }
 
-/** Step leads into a value: a key of a map, an element of a list by its place, or by the fields that name it. */
+/**
+ * Step leads into a value: a key of a map, or an element of a list by its index or by the fields
+ * that identify it.
+ */
 export type Step = string | number | JsonObject
 export type Path = Step[]
 
-/** Difference is a field that differs: what it was and is, undefined where there was or is none. */
+/**
+ * Difference is a field that differs: its values before and after, undefined where the field is
+ * absent.
+ */
 export interface Difference {
   path: string
   steps?: Path
   before?: Json
   after?: Json
-  /** The values are not told. */
+  /** The values are not shown. */
   hidden?: boolean
 }
 
@@ -21,12 +27,15 @@ export function isObject(value: unknown): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value)
 }
 
-/** at is the own field of a map: names such as __proto__ or constructor come from outside and are names like others. */
+/**
+ * at returns the own property of a map. Names such as __proto__ or constructor come from outside
+ * and are ordinary keys.
+ */
 export function at(map: JsonObject, key: string): Json | undefined {
   return Object.hasOwn(map, key) ? map[key] : undefined
 }
 
-/** get is the value that steps lead to. */
+/** get returns the value at the path. */
 export function get(value: Json | undefined, ...steps: Path): Json | undefined {
   for (const step of steps) {
     if (typeof step === "string") value = isObject(value) ? at(value, step) : undefined
@@ -36,19 +45,19 @@ export function get(value: Json | undefined, ...steps: Path): Json | undefined {
   return value
 }
 
-/** text is the text that steps lead to, or "". */
+/** text returns the scalar at the path as text, or "". */
 export function text(value: Json | undefined, ...steps: Path): string {
   const found = get(value, ...steps)
   return typeof found === "string" || typeof found === "number" || typeof found === "boolean" ? String(found) : ""
 }
 
-/** list is the list that steps lead to, or an empty one. */
+/** list returns the list at the path, or an empty list. */
 export function list(value: Json | undefined, ...steps: Path): Json[] {
   const found = get(value, ...steps)
   return Array.isArray(found) ? found : []
 }
 
-/** place is where in a list the element is that fields name, or -1. */
+/** place returns the index of the first element that has all the fields of named, or -1. */
 export function place(of: Json[], named: JsonObject): number {
   return of.findIndex((element) => isObject(element) && Object.entries(named).every(([by, is]) => equal(at(element, by), is)))
 }
@@ -75,13 +84,14 @@ export function format(path: Path): string {
   return out
 }
 
-/** overlap is true of two paths if one leads to what the other leads to, or into it. */
+/** overlap reports whether one path equals or contains the other. */
 export function overlap(a: Path, b: Path): boolean {
   const shorter = Math.min(a.length, b.length)
   return a.slice(0, shorter).every((step, i) => equal(step, b[i]))
 }
 
-// The fields by which elements of lists are told apart, those first that say more: of volumeMounts several may have one name.
+// Fields that identify the elements of a list, the most specific first: several volumeMounts may
+// have the same name, but not the same mountPath.
 const naming = ["mountPath", "name", "type", "key", "containerPort", "port", "ip", "uid", "topologyKey"]
 
 function namesBy(of: Json[], by: string): Map<Json, Json> | undefined {
@@ -94,7 +104,10 @@ function namesBy(of: Json[], by: string): Map<Json, Json> | undefined {
   return names
 }
 
-/** diff returns the fields in which two values differ. Elements of lists that nothing names differ by their places, or, if whole is set, the list does. */
+/**
+ * diff returns the fields that differ between two values. Elements of lists without identifying
+ * fields are compared by index; if whole is set, such a list is one field.
+ */
 export function diff(before: Json | undefined, after: Json | undefined, whole = false): Difference[] {
   const out: Difference[] = []
   compare([], before, after, whole, out)
@@ -116,7 +129,8 @@ function compareLists(steps: Path, a: Json[], b: Json[], whole: boolean, out: Di
     const found = out.length
     for (const name of new Set([...as.keys(), ...bs.keys()])) compare([...steps, { [by]: name }], as.get(name), bs.get(name), whole, out)
     const [first, second] = [[...as.keys()], [...bs.keys()]]
-    if (out.length === found && !equal(first, second)) out.push({ path: format(steps), steps, before: first, after: second }) // nothing but their order
+    // Only the order differs.
+    if (out.length === found && !equal(first, second)) out.push({ path: format(steps), steps, before: first, after: second })
     return
   }
   if (whole) {

@@ -1,13 +1,15 @@
-// Pure: how old the data of a cluster is. The bar at the top, cards, tables and pages of objects
-// ask here, and so show the same age.
+// Pure: the age of a cluster's data. The bar at the top, cards, tables and object pages use these
+// functions, so that they show the same age.
 import type { Tone } from "../part/Mark"
+import type { Key } from "../text/text"
 import type { Cluster } from "./window"
 
 export type Fleet = { clusters: readonly Cluster[]; connected: boolean }
 
 /**
- * lost: the cluster does not answer, and all its data is as it was at `since`. behind: some of
- * its types are. reading: some were not read yet. unknown: the hub does not say.
+ * lost: the cluster does not answer; all its data is from `since`. behind: the data of some of
+ * its types is stale. reading: some types were not read yet. unknown: the hub has not reported.
+ * lost without since: the hub has not reached the cluster yet.
  */
 export type Freshness = { state: "current" | "reading" | "behind" | "lost" | "unknown"; since?: string }
 
@@ -20,9 +22,9 @@ export function freshness({ clusters, connected }: Fleet, cluster: string): Fres
 }
 
 /**
- * freshnessIn is about objects of one type in a cluster. stale is when the type was last
- * current, if the API says that it is not; "" is an unknown time. All types of a lost cluster
- * have one age: its own.
+ * freshnessIn is the freshness of objects of one type in a cluster. stale is when the type was
+ * last current, if the API reports it as stale; "" is an unknown time. All types of a lost
+ * cluster have the age of the cluster.
  */
 export function freshnessIn(fleet: Fleet, cluster: string, stale: string | undefined): Freshness {
   const whole = freshness(fleet, cluster)
@@ -33,4 +35,13 @@ export function freshnessIn(fleet: Fleet, cluster: string, stale: string | undef
 export function toneOfFreshness({ state }: Freshness): Tone {
   if (state === "current") return "good"
   return state === "behind" || state === "reading" ? "warn" : "unknown"
+}
+
+/**
+ * lagText returns the text that explains the freshness of a cluster. Its parameters are {name}
+ * and, if there is an age, {since}.
+ */
+export function lagText({ state, since }: Freshness): Key {
+  if (since) return state === "lost" || state === "unknown" ? "layout.lagUnknown" : "layout.lagBehind"
+  return state === "lost" ? "layout.lagNever" : state === "reading" ? "layout.lagReading" : "cluster.lagUnknown"
 }

@@ -13,7 +13,7 @@ export type Kind = {
   namespaced: boolean
   verbs: string[]
   subresources: string[]
-  /** KIND.GROUP, or KIND of the core group: the name of the kind in URLs. */
+  /** KIND.GROUP, or KIND for the core group: the name of the kind in URLs. */
   of: string
 }
 
@@ -64,7 +64,10 @@ export function readKinds(discoveries: Discovery[]): Kind[] {
   return [...kinds.values()].sort((a, b) => a.kind.localeCompare(b.kind) || a.group.localeCompare(b.group))
 }
 
-/** Pure: the kind that somebody means by any of its names; Kubernetes' own before others of the name. */
+/**
+ * Pure: the kind with a name: its kind, resource, singular or short name. Kinds of Kubernetes win
+ * over others.
+ */
 export function findKind(kinds: Kind[], name: string): Kind | undefined {
   const wanted = name.toLowerCase()
   const names = (k: Kind) => [k.kind, k.resource, k.singular, ...k.shortNames, k.of, `${k.resource}.${k.group}`]
@@ -73,7 +76,7 @@ export function findKind(kinds: Kind[], name: string): Kind | undefined {
   return found.sort((a, b) => rank(a) - rank(b))[0]
 }
 
-/** The path of a kind's list below a root, of an object if it is named. */
+/** The path of the list of a kind below a root, or of an object if name is given. */
 export function pathOf(k: Pick<Kind, "group" | "version" | "resource" | "namespaced">, namespace = "", name = ""): string {
   const root = k.group ? `/apis/${k.group}/${k.version}` : `/api/${k.version}`
   const inside = k.namespaced && namespace ? `/namespaces/${encodeURIComponent(namespace)}` : ""
@@ -87,7 +90,8 @@ async function discover(root: string): Promise<Kind[]> {
   return readKinds(await Promise.all([ask("/api"), ask("/apis")]))
 }
 
-// The address of this code changes with it: what another version of the page kept is not read.
+// The address of this code changes with each version of the page, so data kept by another version
+// is not read.
 const kept = `orrery.kinds ${import.meta.url}`
 
 class Kinds {
@@ -101,25 +105,25 @@ class Kinds {
   }
   subscribe = (f: () => void) => {
     this.listeners.add(f)
-    // Types come and go with clusters and CRDs: what is older than a minute is asked for again.
+    // Types change with clusters and CRDs: kinds older than a minute are loaded again.
     if (this.kinds && Date.now() - this.asked > 60_000) this.load().catch(() => {})
     return () => this.listeners.delete(f)
   }
   now = () => this.kinds
   load(): Promise<Kind[]> {
-    const told = (kinds: Kind[]) => {
+    const loaded = (kinds: Kind[]) => {
       this.asked = Date.now()
       this.kinds = kinds
       try {
         if (this.root) sessionStorage.setItem(kept, JSON.stringify(kinds))
       } catch {
-        // Without room for them the next page waits for the kinds.
+        // If the storage is full, the next page waits for the kinds.
       }
       for (const f of this.listeners) f()
       return kinds
     }
     this.asking ??= discover(this.root)
-      .then(told)
+      .then(loaded)
       .finally(() => {
         this.asking = undefined
       })
@@ -136,14 +140,17 @@ function useKinds(of: Kinds): Kind[] | undefined {
   return kinds
 }
 
-/** The kinds of all clusters as they were last in this tab: which list a name most likely means, until it is known. */
+/**
+ * The kinds of all clusters that this tab loaded last. They predict the list for a name until the
+ * current kinds are loaded.
+ */
 export function lastKinds(): Kind[] {
   return JSON.parse(sessionStorage.getItem(kept) ?? "[]")
 }
 
-/** Asks for the kinds of all clusters before a screen needs them. */
+/** Loads the kinds of all clusters before a screen asks for them. */
 export const beginKinds = () => void fleetKinds.load().catch(() => {})
-/** The kinds of all clusters together; undefined until they are known. */
+/** The kinds of all clusters together; undefined until loaded. */
 export const useFleetKinds = () => useKinds(fleetKinds)
 /** The kinds of the hub's own API. */
 export const useHubKinds = () => useKinds(hubKinds)

@@ -23,7 +23,10 @@ export function parseOf(of: string, cluster = ""): Ref | undefined {
   }
 }
 
-/** What more than itself goes with an object: a cluster's place in the fleet, what is in a namespace, or what is of a kind. */
+/**
+ * What a deletion of the object affects besides it: the membership of a cluster ("fleet"), all
+ * objects of a namespace, or all of a kind.
+ */
 export function takesAlong({ cluster, kind, group }: Pick<Ref, "cluster" | "kind" | "group">): "fleet" | "namespace" | "kind" | undefined {
   if (kind === "Cluster" && group === "cluster.orrery.dev") return cluster ? undefined : "fleet"
   if (kind === "Namespace" && !group) return "namespace"
@@ -35,7 +38,7 @@ export function groupOf(apiVersion: string): string {
   return slash < 0 ? "" : apiVersion.slice(0, slash)
 }
 
-/** Without a cluster it is an object of the hub itself. */
+/** A link to an object; with cluster "" to an object of the hub. */
 export function objectLink(r: Ref, more: Record<string, string> = {}): string {
   return `/object?${encode({ cluster: r.cluster, of: ofRef(r), ...more })}`
 }

@@ -17,13 +17,13 @@ type Open = {
 
 const opening = ({ id, path, query, offset, limit }: Open) => ({ type: "open", id, path, query, offset, limit })
 
-/** The hub says something each 10 s. */
+/** The hub sends a message every 10 s. */
 const quietMs = 40_000
 const lookMs = 10_000
-/** How long a window that was opened ahead waits for who shows it. */
+/** How long a window that was opened ahead waits for the component that shows it. */
 const aheadMs = 20_000
 
-/** The one socket of a tab, open from when something needs it. */
+/** The one socket of a tab. It is opened when a component first needs it. */
 class Live {
   private socket?: WebSocket
   private readonly windows = new Map<number, Open>()
@@ -36,10 +36,16 @@ class Live {
   private early?: Open
   clusters: Cluster[] = []
   connected = false
-  /** Asks whether the session is over: after a connection that was refused, and at its end, for a hub that stops ends the connection alone. */
+  /**
+   * Checks whether the session is over: after a refused connection, and at the message `end`. A
+   * hub that stops closes the connection without that message.
+   */
   doubted: () => void = () => {}
 
-  /** Opens a window for who is about to: nobody else, so that it is closed if nobody does. */
+  /**
+   * Opens a window for a component that is about to open it with the same path and query. It is
+   * closed if another window is opened first, or after aheadMs.
+   */
   ahead(path: string, query: string, offset: number, limit: number): void {
     const early = this.open(path, query, offset, limit, () => {})
     this.early = early
@@ -73,7 +79,10 @@ class Live {
     return open
   }
 
-  /** While an answer is on its way, the last of several moves waits for it. */
+  /**
+   * Requests other rows for a window. While an answer is pending, only the last of several moves
+   * is kept, and sent after it.
+   */
   move(open: Open, offset: number, limit: number): void {
     if (open.offset === offset && open.limit === limit) return
     open.offset = offset
@@ -93,13 +102,13 @@ class Live {
     return () => this.fleetListeners.delete(f)
   }
 
-  /** Connects at once, say because the machine woke up or has a network again. */
+  /** Connects at once, for example because the machine woke up or has a network again. */
   retry(): void {
     this.attempt = 0
     if (!this.socket) this.connect()
   }
 
-  /** Connects before anything needs it, for a page that is on its way. */
+  /** Connects before a component needs it, for a page that is being loaded. */
   begin(): void {
     this.connect(true)
   }
@@ -117,7 +126,8 @@ class Live {
   private connect(needed = this.windows.size + this.fleetListeners.size > 0): void {
     if (this.socket || !needed) return
     clearTimeout(this.timer)
-    // The first window is asked for by the address, and so answered before anything could be sent.
+    // The URL has the request for the first window, so the hub answers it before the client can
+    // send anything.
     const first = [...this.windows.values()].find((w) => w.query.length < 2000)
     const asked = first ? `?${new URLSearchParams({ open: JSON.stringify(opening(first)) })}` : ""
     const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/console/api/live${asked}`, "orrery-live.v1")
@@ -156,7 +166,10 @@ class Live {
     this.timer = window.setTimeout(() => this.connect(), wait * (0.5 + Math.random() / 2))
   }
 
-  /** Of a connection that is gone without a word nothing else would tell. */
+  /**
+   * Closes a connection on which no messages arrive any more: the browser may not notice that it
+   * is lost.
+   */
   private watch(): void {
     if (Date.now() - this.lastHeard > quietMs) this.socket?.close()
   }
@@ -194,8 +207,9 @@ if (typeof window !== "undefined") {
 }
 
 /**
- * useWindow shows rows offset…offset+limit of a list of the fleet API, as they are now. The path is below the fleet's root, the query its
- * GET parameters. What it shows of another question is never shown for this one.
+ * useWindow returns the current rows offset…offset+limit of a list of the fleet API. The path is
+ * below the fleet's root, the query has its GET parameters. It never returns rows of another path
+ * or query.
  */
 export function useWindow(path: string | undefined, query: string, offset: number, limit: number): Window {
   const open = useRef<Open>(undefined)
@@ -227,7 +241,7 @@ export function useWindow(path: string | undefined, query: string, offset: numbe
   return window
 }
 
-/** The clusters, with how current what is shown of each is; without a connection, nobody knows. */
+/** The clusters, with how current their data is. Without a connection that is unknown. */
 export function useFleet(): { clusters: Cluster[]; connected: boolean } {
   const clusters = useSyncExternalStore(
     (f) => live.onFleet(f),

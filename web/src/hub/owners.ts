@@ -1,9 +1,12 @@
-// Who owns which field of an object, as its managedFields say.
+// Ownership of an object's fields, from its managedFields.
 
 import { manager } from "./client"
 import { equal, isObject, type Json, type JsonObject, list, type Path, type Step, text } from "./fields"
 
-/** Owned is a field, who set it, and what is below it. Where nothing is below, lists and maps are owned as a whole. */
+/**
+ * Owned is a field, its managers and the fields below it. Lists and maps without fields below are
+ * owned as a whole.
+ */
 export interface Owned {
   managers: Set<string>
   below: Map<string, Owned>
@@ -11,7 +14,10 @@ export interface Owned {
 
 const none = (): Owned => ({ managers: new Set(), below: new Map() })
 
-/** owned reads the fields of an object that managers own who are chosen; of subresources only if asked for. */
+/**
+ * owned returns the fields of an object by manager, from the entries of managedFields for which
+ * chosen is true. It skips entries of another apiVersion.
+ */
 export function owned(object: JsonObject, chosen: (entry: JsonObject) => boolean = () => true): Owned {
   const root = none()
   for (const entry of list(object, "metadata", "managedFields")) {
@@ -21,7 +27,7 @@ export function owned(object: JsonObject, chosen: (entry: JsonObject) => boolean
   return root
 }
 
-/** ours are the fields that the console owns by an apply: those that it must go on sending. */
+/** ours are the fields that the console owns by an apply, which it must send again. */
 export const ours = (object: JsonObject): Owned => owned(object, (e) => text(e, "manager") === manager && text(e, "operation") === "Apply" && !e.subresource)
 
 function add(to: Owned, fields: JsonObject, by: string) {
@@ -37,16 +43,19 @@ function add(to: Owned, fields: JsonObject, by: string) {
   }
 }
 
-/** elementsBy are the names of the fields that name the elements of a list, or undefined if none do. */
+/**
+ * elementsBy returns the names of the fields that identify the elements of a list; undefined:
+ * there are none.
+ */
 export function elementsBy(field: Owned | undefined): string[] | undefined {
   for (const key of field?.below.keys() ?? []) if (key.startsWith("k:")) return Object.keys(JSON.parse(key.slice(2)))
   return undefined
 }
 
-/** isSet is true of a list whose elements are owned one by one, such as finalizers. */
+/** isSet reports whether the elements of a list are owned one by one, such as finalizers. */
 export const isSet = (field: Owned | undefined): boolean => [...(field?.below.keys() ?? [])].some((key) => key.startsWith("v:"))
 
-/** into is what is owned below one step. */
+/** into returns what is owned below one step. */
 export function into(field: Owned | undefined, step: Step): Owned | undefined {
   if (!field || typeof step === "number") return undefined
   if (typeof step === "string") return field.below.get(`f:${step}`)
@@ -54,10 +63,13 @@ export function into(field: Owned | undefined, step: Step): Owned | undefined {
   return undefined
 }
 
-/** ownsElement is true if an element of a set is owned. */
+/** ownsElement reports whether an element of a set is owned. */
 export const ownsElement = (field: Owned | undefined, value: Json): boolean => field?.below.has(`v:${JSON.stringify(value)}`) ?? false
 
-/** managers are all that own a field, something in it, or what it is owned as a part of. */
+/**
+ * managers returns the owners of a field: of the field itself, of a field in it, or of the atomic
+ * list or map that contains it.
+ */
 export function managers(root: Owned, path: Path): string[] {
   let field: Owned | undefined = root
   for (const step of path) {
@@ -71,7 +83,7 @@ export function managers(root: Owned, path: Path): string[] {
   return [...out].sort()
 }
 
-// An element may be written by one of the several fields that name it: containerPort without protocol.
+// An element may be identified by some of its key fields: containerPort without protocol.
 function named(field: Owned, step: JsonObject): JsonObject {
   for (const key of field.below.keys()) {
     const names = key.startsWith("k:") ? (JSON.parse(key.slice(2)) as JsonObject) : {}
@@ -85,7 +97,10 @@ function collect(field: Owned, out: Set<string>) {
   for (const below of field.below.values()) collect(below, out)
 }
 
-/** causeOf writes a path as the API server does in the causes of a conflict: .spec.containers[name="web"].image. */
+/**
+ * causeOf writes a path as the API server does in causes of conflicts:
+ * .spec.containers[name="web"].image.
+ */
 export function causeOf(path: Path): string {
   return path
     .map((step) => {

@@ -1,7 +1,8 @@
 import { useAnswer } from "./answer"
 import { fleet, get } from "./client"
 
-// What the user may do, by the hub's roles: asked before anything is asked for that may be refused.
+// What the hub's roles let the user do. It is requested first, so that the page sends no request
+// that would be refused.
 
 export interface Rights {
   user: string
@@ -21,14 +22,17 @@ export function askRights(): Promise<Rights> {
   return asked.answer
 }
 
-/** undefined until they are known. A page that cannot know them shows why, and nothing else: what stands in a page asks askRights. */
+/**
+ * The user's rights; undefined until known. It throws if they cannot be read, so that the page
+ * shows only the error. Parts of a page use askRights instead.
+ */
 export function useRights(): Rights | undefined {
   const { data, error } = useAnswer(askRights, "rights")
   if (error && !data) throw error
   return data
 }
 
-/** Where something may be done: everywhere, in some namespaces, or nowhere. */
+/** Where an action is allowed: everywhere, in some namespaces, or nowhere. */
 export interface Where {
   everywhere: boolean
   namespaces: string[]
@@ -43,7 +47,7 @@ export function somewhere(w: Where): boolean {
   return w.everywhere || w.namespaces.length > 0
 }
 
-/** The namespaces to ask one by one, or "" for all at once; none: nothing may be asked for. */
+/** The namespaces to request one by one; [""] requests all at once, [] nothing. */
 export function scopes(w: Where): string[] {
   return w.everywhere ? [""] : w.namespaces
 }

@@ -4,7 +4,10 @@ import { forgetDrafts } from "./draft"
 import { live } from "./live"
 
 export type Session = { user: string; groups: string[]; expires: string; version: string }
-/** asking: not known yet. out: nobody is signed in; reason says why if somebody was. */
+/**
+ * asking: not known yet. out: not signed in; reason is set after a session that ended, an invalid
+ * link, or a hub that does not answer.
+ */
 export type Signed = { state: "asking" } | { state: "in"; session: Session } | { state: "out"; reason?: "ended" | "link" | "unreachable" }
 
 const path = "/console/api/session"
@@ -20,11 +23,14 @@ async function ask(method: string, body?: object): Promise<Session> {
   return answer.status === 204 ? (undefined as never) : answer.json()
 }
 
-/** Opens the session of a link, which is in the fragment and leaves the address bar at once, or goes on with the one there is, if any. */
+/**
+ * Opens the session of a link, which is in the fragment and is removed from the address bar at
+ * once. Without a link, or if it is invalid, continues an existing session.
+ */
 export async function start(): Promise<boolean> {
   onUnauthorized(() => void check())
   live.doubted = () => void check()
-  // A link that is pasted into a tab of the console changes the fragment, and nothing else.
+  // A link that is pasted into a tab of the console changes only the fragment.
   window.addEventListener("hashchange", () => location.hash.startsWith("#link=") && void begin())
   tabs.onmessage = () => void check()
   await begin()
@@ -38,13 +44,13 @@ async function begin(): Promise<void> {
     try {
       return changed(await ask("POST", { link }))
     } catch {
-      // Used or too old: a session that is there still counts.
+      // The link was used or is too old; an existing session still counts.
     }
   }
   await resume(link ? "link" : undefined)
 }
 
-/** The session is that of all tabs: what one of them does to it, the others look at. */
+/** All tabs share the session: a tab that changes it notifies the others. */
 const tabs = new BroadcastChannel("orrery.session")
 
 function changed(session: Session): void {
@@ -54,7 +60,10 @@ function changed(session: Session): void {
 
 let user = ""
 
-/** Goes on with a session. What the page shows and remembers is its user's: for another one it begins anew. */
+/**
+ * Continues with a session. Data and drafts of the page belong to its user, so the page is
+ * reloaded for another one.
+ */
 function enter(session: Session): void {
   if (user && session.user !== user) {
     forgetDrafts()
@@ -62,24 +71,29 @@ function enter(session: Session): void {
     location.reload()
     return
   }
-  // What was refused while the session went on is not tried again at once.
+  // Only a new sign-in retries the live connection at once, not a connection that was refused
+  // during the session.
   const back = signed.now().state === "out"
   user = session.user
   signed.set({ state: "in", session })
   if (back) live.retry()
 }
 
-/** The session as the hub wrote it into the page, if the browser sent the cookie when it asked for that. */
-function told(): Session | undefined {
+/**
+ * The session that the hub wrote into the page, if the browser sent the cookie with the request
+ * for it.
+ */
+function pageSession(): Session | undefined {
   const text = document.querySelector<HTMLMetaElement>("meta[name=session]")?.content
   return text?.startsWith("{") ? JSON.parse(text) : undefined
 }
 
-/** Goes on with the session that there is. While the hub does not answer, it is asked again. */
+/** Continues with the existing session. While the hub does not answer, it is asked again. */
 async function resume(reason?: "link"): Promise<void> {
   try {
-    // The page was written of a moment before it came: it tells who begins, and not who goes on.
-    enter((user ? undefined : told()) ?? (await ask("GET")))
+    // The session in the page is from the moment the page was loaded. It is good for the first
+    // user, but not for a later check.
+    enter((user ? undefined : pageSession()) ?? (await ask("GET")))
   } catch (e) {
     const away = !(e instanceof StatusError && e.code === 401)
     signed.set({ state: "out", reason: away ? "unreachable" : reason })

@@ -1,4 +1,4 @@
-/** Pure: what a window of rows is after a message of the socket. */
+/** Pure: the state of a window of rows after a message of the socket. */
 import type { Column, Status } from "./client"
 
 export type Row = {
@@ -14,7 +14,10 @@ export type Row = {
   deleted?: boolean
 }
 
-/** loading: nothing came yet. live: as of now. stale: it was so at `since`. refused: the API says no. unknown: it could not say. */
+/**
+ * loading: no answer yet. live: current. stale: as of `since`. refused: the API refused. unknown:
+ * the API could not answer, and there are no earlier rows.
+ */
 export type State = "loading" | "live" | "stale" | "refused" | "unknown"
 
 export type Window = {
@@ -29,10 +32,13 @@ export type Window = {
   status?: Status
 }
 
-/** A row with what the wire leaves out where it is empty. */
+/** A row with the fields that the hub leaves out when they are empty. */
 const whole = (row: Row): Row => ({ ...row, namespace: row.namespace ?? "", created: row.created ?? "" })
 
-/** The rows of a window; those that are as they were stay the same objects, which need not be drawn anew. */
+/**
+ * The rows of a window. Unchanged rows stay the same objects, so that they are not rendered
+ * again.
+ */
 function kept(before: Row[], rows: Row[]): Row[] {
   const known = new Map(before.map((row) => [row.key, row]))
   return rows.map((row) => {
@@ -113,13 +119,13 @@ function changed(w: Window, m: DeltaMessage): Row[] {
   })
 }
 
-/** A refusal takes what was shown away; an API that cannot say leaves it, as what it was. */
+/** A refusal removes the rows. Another error keeps them, marked as stale. */
 function failed(w: Window, status: Status): Window {
   if (status.code >= 400 && status.code < 500 && status.code !== 429) return { ...nothing, columns: w.columns, state: "refused", status }
   return { ...w, state: w.since ? "stale" : "unknown", status }
 }
 
-/** The connection is gone: what is shown was so when it was last heard of. */
+/** After the connection is lost, live rows become stale. */
 export function broken(w: Window): Window {
   return w.state === "live" ? { ...w, state: "stale" } : w
 }

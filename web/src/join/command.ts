@@ -1,6 +1,6 @@
 import { type Cluster, condition } from "../cluster/cluster"
 
-// The command that joins a cluster, and how far a cluster is that joins.
+// The command that joins a cluster, and the progress of a join.
 
 export interface Join {
   name: string
@@ -26,7 +26,7 @@ export const blank: Join = {
   region: "",
 }
 
-/** What is written in fields that are empty: the same in every language. */
+/** Placeholders of empty fields: the same in every language. */
 export const examples = {
   cluster: "oak",
   clusters: "oak, pine",
@@ -39,14 +39,14 @@ export const examples = {
 
 const taken = ["hub", "fleet", "api", "apis", "clusters", "version"]
 
-/** Whether a cluster can have the name: the rules of the Cluster kind. */
+/** What is wrong with a cluster's name by the rules of the Cluster kind; undefined: nothing. */
 export function nameProblem(name: string): "needsName" | "badName" | "takenName" | undefined {
   if (!name) return "needsName"
   if (name.length > 48 || !/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(name)) return "badName"
   return taken.includes(name) ? "takenName" : undefined
 }
 
-/** A word of a shell's command line. */
+/** A word quoted for a shell's command line. */
 export function quote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`
 }
@@ -88,7 +88,10 @@ const conditions: [Stage, string][] = [
   ["ready", "Ready"],
 ]
 
-/** The steps of a join in their order: done until the first that is not; that is under way, or failed. */
+/**
+ * The steps of a join in their order: done up to the first that is not; that one is in progress
+ * or failed.
+ */
 export function steps(c: Cluster | undefined, way: Join["way"]): Step[] {
   const all: Step[] = [{ stage: "created", state: c ? "done" : "now" }]
   let open = Boolean(c)

@@ -113,7 +113,7 @@ function Command({ line }: { line: string }) {
 
 const tones = { done: "good", now: "warn", later: "unknown", failed: "bad" } as const
 
-/** How far the cluster of the name is: asked for as long as the page is open. */
+/** The progress of the join of a cluster, polled while the page is open. */
 function Progress({ name, way }: { name: string; way: Join["way"] }) {
   const answer = useCluster(name, 2_000)
   if (answer.allowed === false || (answer.error && answer.error.code !== 404)) return null

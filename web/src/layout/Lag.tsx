@@ -1,5 +1,5 @@
 import { Link } from "wouter"
-import { type Freshness, freshness, toneOfFreshness } from "../hub/freshness"
+import { type Freshness, freshness, lagText, toneOfFreshness } from "../hub/freshness"
 import { clusterLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { useAge } from "../part/Age"
@@ -7,7 +7,10 @@ import { Dot } from "../part/Mark"
 import { Tooltip } from "../part/Tooltip"
 import { t } from "../text/text"
 
-/** How current what is shown of each cluster is: a quiet strip, in which those that are behind stand out. */
+/**
+ * How current the data of each cluster is: a narrow strip that names only the clusters with old
+ * data.
+ */
 export function Lag() {
   const { clusters, connected } = useFleet()
   if (!connected && clusters.length) {
@@ -42,12 +45,11 @@ export function Lag() {
 
 function LagItem({ name, is }: { name: string; is: Freshness }) {
   const since = useAge(is.since)
-  const tone = toneOfFreshness(is)
   return (
     <li className="lag-item">
-      <Tooltip text={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name, since })}>
+      <Tooltip text={t(lagText(is), { name, since })}>
         <Link href={clusterLink(name)} className="lag-link">
-          <Dot tone={tone} />
+          <Dot tone={toneOfFreshness(is)} />
           <span>{name}</span>
           <span className="muted">{since}</span>
         </Link>

@@ -66,7 +66,8 @@ export function Layout({ session, children }: { session: Session; children: Reac
   const [path] = useLocation()
   const content = useRef<HTMLElement>(null)
   const shown = useRef(path)
-  // What had the focus may be gone with the screen that it was on: Tab goes on from the next one, and screen readers read that.
+  // The element with the focus may be gone with its screen. Then the next screen gets the focus,
+  // so that Tab continues there and screen readers read it.
   useEffect(() => {
     if (shown.current !== path && document.activeElement === document.body) content.current?.focus({ preventScroll: true })
     shown.current = path

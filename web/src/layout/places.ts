@@ -1,7 +1,7 @@
 import type { IconName } from "../part/Icon"
 import type { Key } from "../text/text"
 
-/** The pages that the navigation and the palette lead to, with their keys. */
+/** The pages in the navigation and the palette, with their keys. */
 export const places: { href: string; icon: IconName; title: Key; keys: string }[] = [
   { href: "/", icon: "fleet", title: "fleet.title", keys: "g f" },
   { href: "/table", icon: "table", title: "table.title", keys: "g t" },

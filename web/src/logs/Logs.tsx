@@ -16,7 +16,7 @@ import "./logs.css"
 import { download, type Line, Ring, search } from "./merge"
 import { clusterOf, usePods } from "./pods"
 
-/** The most containers that are read at once: each is a stream of the hub's. */
+/** The most containers that are read at once: each is a stream through the hub. */
 const streams = 50
 const kept = 50_000
 
@@ -30,7 +30,7 @@ export default function Logs({ of, object, container }: { of: Ref; object: Obj; 
   const chosen = sources.filter((s) => !only || s.container === only)
   const had = useRef(false)
   had.current ||= sources.length > 0
-  // What was read stays when its pods are gone, and while the hub cannot say which there are.
+  // Lines that were read stay when their pods are gone, and while the hub cannot list the pods.
   if (!had.current) return data ? <Empty title={t("object.noPods")} /> : <Answered answer={answer} lines={8} />
   return (
     <>
@@ -67,7 +67,7 @@ const idOf = (source: Source) => `${source.name} ${source.uid}`
 
 type Streams = { ring: Ring; names: Map<number, string>; health: Map<string, Health> }
 
-/** Streams come and go with the pods; what they said stays. */
+/** Reads a stream for each source. Streams open and close with the pods; their lines stay. */
 function useStreams(sources: Source[], previous: boolean): { lines: readonly Line[]; names: Map<number, string>; health: Map<string, Health> } {
   const state = useRef<Streams>({ ring: new Ring(kept), names: new Map(), health: new Map() })
   const open = useRef(new Map<string, { abort: AbortController; name: string }>())
@@ -75,7 +75,7 @@ function useStreams(sources: Source[], previous: boolean): { lines: readonly Lin
   const [lines, setLines] = useState<readonly Line[]>([])
   const tail = Math.min(1000, Math.ceil(kept / Math.max(1, sources.length)))
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: streams that are open stay open; those that are gone are closed.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: only changed sources open or close.
   useEffect(() => {
     const { ring, names, health } = state.current
     const wanted = new Set(sources.map(idOf))
@@ -192,7 +192,7 @@ function Merged({ sources, left, choice, previous, onPrevious }: MergedProps) {
   )
 }
 
-/** How many lines came since a view was paused. */
+/** The number of lines that arrived since a view was paused. */
 function cameSince(paused: readonly Line[], all: readonly Line[]): number {
   const last = paused.reduce((most, line) => Math.max(most, line.number), -1)
   return all.reduce((n, line) => n + (line.number > last ? 1 : 0), 0)
@@ -239,11 +239,11 @@ function Lines({ lines, names, many, wrap, current, wanted, follow: following }:
     overscan: 20,
     getItemKey: (i) => lines[i]?.number ?? i,
   })
-  // biome-ignore lint/correctness/useExhaustiveDependencies: whoever reads the end stays there when lines come.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: new lines scroll a view at its end.
   useEffect(() => {
     if (following && atEnd.current && current === undefined) rows.scrollToIndex(lines.length - 1, { align: "end" })
   }, [lines, following])
-  // biome-ignore lint/correctness/useExhaustiveDependencies: lines that come do not move what was found.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: new lines keep the found one.
   useEffect(() => {
     if (current !== undefined) rows.scrollToIndex(current, { align: "center" })
   }, [current])
@@ -254,7 +254,7 @@ function Lines({ lines, names, many, wrap, current, wanted, follow: following }:
       role="log"
       aria-live="off"
       aria-label={t("object.logs")}
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: users scroll it by keyboard.
       tabIndex={0}
       onScroll={(e) => {
         const { scrollHeight, scrollTop, clientHeight } = e.currentTarget

@@ -1,4 +1,4 @@
-// Lines of many streams, merged by time.
+// Lines of several streams, merged by time.
 
 import { clean } from "./clean"
 
@@ -6,26 +6,29 @@ export interface Line {
   /** Microseconds since 1970, by the clock of the node. */
   time: number
   stream: number
-  /** Counts the lines of all streams: a line keeps it, and keys of rows are made of it. */
+  /** A number that is unique among the lines of all streams; used for the keys of rows. */
   number: number
   text: string
 }
 
-/** Splitter makes lines of the bytes of one stream, which begin with a time each. After a break it is asked for lines since the last one, and passes over those that it had. */
+/**
+ * Splitter splits the bytes of one stream into lines, which begin with a time. After a break,
+ * lines are requested from the time of the last one; Splitter skips those that it already has.
+ */
 export class Splitter {
   private rest = ""
   private last = Number.NEGATIVE_INFINITY
-  /** How many lines there were of the last moment, and how many of them come again. */
+  /** The number of lines with the latest time, and how many of them are still expected again. */
   private had = 0
   private again = 0
   private decoder = new TextDecoder()
 
-  /** since is the moment from which on to ask after a break, or undefined if nothing came yet. */
+  /** since is the time to continue from after a break; undefined: no line was received yet. */
   get since(): string | undefined {
     return Number.isFinite(this.last) ? new Date(Math.floor(this.last / 1e6) * 1000).toISOString() : undefined
   }
 
-  /** resume begins anew: what comes now begins at the last moment's second. */
+  /** resume begins a new answer. Its lines begin at the second of the last line. */
   resume() {
     this.rest = ""
     this.decoder = new TextDecoder()
@@ -36,7 +39,7 @@ export class Splitter {
     return this.lines(this.rest + this.decoder.decode(chunk, { stream: true }))
   }
 
-  /** end is what came without the end of a line. */
+  /** end returns a last line without a line end. */
   end(): { time: number; text: string }[] {
     const rest = this.rest + this.decoder.decode()
     return rest === "" ? [] : this.lines(`${rest}\n`)
@@ -45,7 +48,8 @@ export class Splitter {
   private lines(text: string): { time: number; text: string }[] {
     const lines = text.split("\n")
     this.rest = lines.pop() ?? ""
-    if (this.rest.length > 1 << 20) this.rest = this.rest.slice(0, 1 << 20) // nobody's line: its end is looked for, what is between is not kept
+    // A program without line ends: only the beginning of the line is kept until its end is found.
+    if (this.rest.length > 1 << 20) this.rest = this.rest.slice(0, 1 << 20)
     const out: { time: number; text: string }[] = []
     for (const line of lines) {
       const space = line.indexOf(" ")
@@ -65,7 +69,7 @@ export class Splitter {
   }
 }
 
-/** parseTime reads a time of RFC 3339 to the microsecond, or undefined. */
+/** parseTime parses a time of RFC 3339 to the microsecond; undefined: not a time. */
 export function parseTime(text: string): number | undefined {
   const parts = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$/.exec(text)
   if (!parts) return undefined
@@ -73,7 +77,10 @@ export function parseTime(text: string): number | undefined {
   return Number.isNaN(seconds) ? undefined : seconds * 1000 + Number((parts[2] ?? "").slice(0, 6).padEnd(6, "0"))
 }
 
-/** Ring keeps the latest lines of all streams in the order of time. What it shows is never changed in place: a view that is paused keeps what it has. */
+/**
+ * Ring keeps the latest lines of all streams, ordered by time. It never changes a list that it
+ * returned, so a paused view keeps its lines.
+ */
 export class Ring {
   private all: readonly Line[] = []
   private waiting: Line[] = []
@@ -89,7 +96,7 @@ export class Ring {
     for (const line of lines) this.waiting.push({ ...line, stream, number: this.count++ })
   }
 
-  /** lines are all, with those that came since the last call. */
+  /** lines returns all lines, including those added since the last call. */
   lines(): readonly Line[] {
     if (this.waiting.length === 0) return this.all
     const came = this.waiting.sort(before)
@@ -110,7 +117,7 @@ export class Ring {
 
 const before = (a: Line, b: Line): number => a.time - b.time || a.number - b.number
 
-/** search returns the places of lines with a text in them, upper and lower case alike. */
+/** search returns the indexes of the lines that contain the text, ignoring case. */
 export function search(lines: readonly Line[], text: string): number[] {
   const wanted = text.toLowerCase()
   if (wanted === "") return []
@@ -121,7 +128,7 @@ export function search(lines: readonly Line[], text: string): number[] {
   return out
 }
 
-/** download is the lines as a text file, each with its time and where it is from. */
+/** download returns the lines as a text file, each with its time and source. */
 export function download(lines: readonly Line[], nameOf: (stream: number) => string): string {
   return lines.map((line) => `${new Date(line.time / 1000).toISOString()} ${nameOf(line.stream)} ${line.text}\n`).join("")
 }

@@ -1,6 +1,7 @@
 /**
- * The policy of the page lets no <style> in without the nonce of this load. Libraries that make some (the terminal, the editor, the scroll
- * lock of dialogs) do not all know of it, so each element gets it where it is made.
+ * The Content-Security-Policy allows only <style> elements with the nonce of this load. Not all
+ * libraries that create some (the terminal, the editor, the scroll lock of dialogs) support a
+ * nonce, so each element gets it when it is created.
  */
 export function nonceForStyles(): void {
   const nonce = document.querySelector<HTMLMetaElement>("meta[property=csp-nonce]")?.nonce

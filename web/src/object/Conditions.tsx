@@ -5,7 +5,7 @@ import { t } from "../text/text"
 import "./object.css"
 import { conditionsOf } from "./object"
 
-/** The conditions of an object, or of anything that has some in its status. */
+/** The conditions in an object's status, or of anything with such a status. */
 export function Conditions({ object }: { object: Parameters<typeof conditionsOf>[0] }) {
   const conditions = conditionsOf(object)
   if (conditions.length === 0) return null

@@ -22,11 +22,14 @@ type Props = {
   readOnly?: boolean
   onChange?: (text: string) => void
   onSave?: () => void
-  /** The answer of an API server that did not take the text: the fields that it names are marked. */
+  /** The API server's refusal of the text; the fields that it names are marked. */
   refusal?: StatusError
 }
 
-/** A YAML text, with what its kind's schema knows of it. The text that is given replaces what is written when it is another than what was reported last. */
+/**
+ * A YAML editor with completion from the kind's schema. A new text prop replaces the content,
+ * unless it equals the text that was reported last.
+ */
 export default function Editor({ label, text, known, readOnly = false, onChange, onSave, refusal }: Props) {
   const host = useRef<HTMLDivElement>(null)
   const view = useRef<EditorView>(undefined)
@@ -35,7 +38,7 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
   now.current = { known, onChange, onSave, refusal }
   const lock = useRef(new Compartment())
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the editor is made once; what changes is told to it below.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the effects below pass changes on.
   useEffect(() => {
     const made = new EditorView({
       parent: host.current!,
@@ -57,7 +60,7 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
           lintGutter(),
           linter((v) => problems(v.state.doc.toString(), now.current.refusal), {
             delay: 300,
-            needsRefresh: ({ transactions: all }) => all.some((one) => one.effects.some((e) => e.is(told))),
+            needsRefresh: ({ transactions: all }) => all.some((one) => one.effects.some((e) => e.is(refusalChanged))),
           }),
           autocompletion({ override: [(context) => complete(context, now.current.known)], icons: false }),
           EditorView.contentAttributes.of({ "aria-label": label, "aria-describedby": "editor-keys", tabindex: "0" }),
@@ -95,10 +98,10 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
     view.current?.dispatch({ effects: lock.current.reconfigure(locked(readOnly)) })
   }, [readOnly])
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: marks are made anew of another answer.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each refusal needs its own marks.
   useEffect(() => {
     if (!view.current) return
-    view.current.dispatch({ effects: told.of(null) })
+    view.current.dispatch({ effects: refusalChanged.of(null) })
     forceLinting(view.current)
   }, [refusal])
 
@@ -112,16 +115,19 @@ export default function Editor({ label, text, known, readOnly = false, onChange,
   )
 }
 
-/** Says that there is another answer: forceLinting alone looks again only if the text changed a moment ago. */
-const told = StateEffect.define<null>()
+/**
+ * Signals a new refusal to the linter. forceLinting alone runs it only if the text changed a
+ * moment ago.
+ */
+const refusalChanged = StateEffect.define<null>()
 
-// Reading, the text is not editable and can be focused all the same, for its keys.
+// A read-only text can still have the focus, for its keys.
 const locked = (readOnly: boolean) => [EditorState.readOnly.of(readOnly)]
 
 function problems(text: string, refusal: StatusError | undefined): Diagnostic[] {
   if (text.trim() === "") return []
-  const told = refusal ? refused(refusal.status).map(({ path, message }) => ({ message, ...locate(text, path) })) : []
-  return [...read(text).problems, ...told].map(({ message, from, to }) => ({
+  const refusals = refusal ? refused(refusal.status).map(({ path, message }) => ({ message, ...locate(text, path) })) : []
+  return [...read(text).problems, ...refusals].map(({ message, from, to }) => ({
     message,
     from: Math.min(from, text.length),
     to: Math.min(to, text.length),

@@ -11,7 +11,9 @@ import { t } from "../text/text"
 
 const most = 200
 
-/** The latest events of an object; of one of the hub also those of its copies in clusters. */
+/**
+ * The latest events of an object; for an object of the hub also those of its copies in clusters.
+ */
 export function Events({ of, object }: { of: Ref; object: Obj }) {
   const path = of.namespace ? `/api/v1/namespaces/${encodeURIComponent(of.namespace)}/events` : "/api/v1/events"
   const uid = `involvedObject.uid=${object.metadata.uid}`

@@ -23,7 +23,7 @@ const Editor = later(() => import("./Editor"), 12)
 const start = (apiVersion: string, kind: string, namespace: string) =>
   `apiVersion: ${apiVersion}\nkind: ${kind}\nmetadata:\n  name: \n${namespace ? `  namespace: ${namespace}\n` : ""}`
 
-/** A page on which an object is made of YAML, at the hub or in a cluster. */
+/** The page that creates an object from YAML, at the hub or in a cluster. */
 export default function New({ cluster: first, kind: name, namespace }: { cluster: string; kind: string; namespace: string }) {
   const [cluster, setCluster] = useState(first)
   const { clusters } = useFleet()

@@ -22,7 +22,10 @@ import { useReach } from "./Reach"
 
 type Props = { of: Ref; kind: Kind; object: Obj; mayReach?: boolean; go: (tab: string, more?: Record<string, string>) => void }
 
-/** What an object is, of any kind: its columns, conditions and fields; of some kinds more. */
+/**
+ * The overview of an object: its columns, conditions and fields, and a special part for some
+ * kinds.
+ */
 export function Overview(props: Props) {
   const { object } = props
   return (
@@ -66,7 +69,7 @@ function Special(props: Props) {
   return null
 }
 
-/** The columns that kubectl would print, the wide ones as well. */
+/** The columns that kubectl would print, including the wide ones. */
 function Columns({ of, kind, object }: Props) {
   const path = (of.cluster ? mirrored(of.cluster) : "") + pathOf(kind, of.namespace, of.name)
   const { data } = useAnswer((signal) => table(path, undefined, signal), `columns ${path} ${object.metadata.resourceVersion}`)
@@ -345,7 +348,7 @@ function Service({ of, object }: Props) {
   )
 }
 
-/** Data of a Secret is asked for only when somebody wants to see it, and shown key by key. */
+/** The data of a Secret is requested only on demand, and shown key by key. */
 function SecretData({ of, kind, mayReach }: Props) {
   const [asked, setAsked] = useState(false)
   const [shown, setShown] = useState<Set<string>>(new Set())

@@ -6,10 +6,12 @@ import { Badge } from "../part/Mark"
 import type { Explanation } from "../placement/explained"
 import { t } from "../text/text"
 
-/** The clusters that have, or are to have, a copy of an object of the hub. */
+/** The clusters that have, or will have, a copy of an object of the hub. */
 export const copiesOf = (e: Explanation): string[] => (e.clusters ?? []).filter((c) => c.placed || c.attached || c.leaves).map((c) => c.name)
 
-/** The clusters that an object is in: one, or those to which the hub brings it. undefined until it is known. */
+/**
+ * The clusters of an object: its own, or those in which the hub places it. undefined until known.
+ */
 export function useReach(of: Ref): { clusters: string[]; hidden: number; state?: Explanation["state"]; unknown?: boolean } | undefined {
   const { data, loading } = useGet<Explanation>(of.cluster ? undefined : `${fleet}/placements`, { of: ofRef(of) })
   if (of.cluster) return { clusters: [of.cluster], hidden: 0 }
@@ -17,7 +19,7 @@ export function useReach(of: Ref): { clusters: string[]; hidden: number; state?:
   return { clusters: copiesOf(data), hidden: data.hidden ?? 0, state: data.state }
 }
 
-/** Says where a change goes. */
+/** Shows which clusters a change reaches. */
 export function Reach({ of }: { of: Ref }) {
   const reach = useReach(of)
   if (!reach || (!of.cluster && (!reach.state || reach.state === "Reserved"))) return null

@@ -21,11 +21,14 @@ type Props = {
   title: string
   about?: ReactNode
   onSaved: (object: Obj) => void
-  /** Called with the edit as it has become, merged with what others changed, and with why the API server did not take it. */
+  /**
+   * Called with the edit, merged with the changes of others, and with the API server's refusal,
+   * if any.
+   */
   onClose: (edit?: Edit, refusal?: StatusError) => void
 }
 
-/** Shows what would come of an edit, has whoever made it choose where it touches what is others', and saves it. */
+/** Previews an edit and saves it. The user chooses for each field that others own or changed. */
 export function Save({ of, edit: first, title, about, onSaved, onClose }: Props) {
   const [edit, setEdit] = useState(first)
   const [found, setFound] = useState<Review>()
@@ -58,7 +61,8 @@ export function Save({ of, edit: first, title, about, onSaved, onClose }: Props)
     try {
       onSaved(await send(found, { force: found.conflicts.length > 0 }))
     } catch (e) {
-      // Somebody was faster: what they did is merged, shown, and chosen about anew.
+      // The object changed meanwhile: merge again, show the result, and let the user choose
+      // again.
       if (e instanceof StatusError && e.conflict) {
         setMine(new Set())
         setEdit({ ...found.edit })
@@ -135,7 +139,7 @@ function Found({ found, mine, onMine, onTheirs }: FoundProps) {
   )
 }
 
-/** What an API server does not take, field by field. */
+/** A refusal of the API server, field by field. */
 export function Refusal({ error }: { error: StatusError }) {
   const causes = error.status.details?.causes?.filter((c) => c.field) ?? []
   if (error.code !== 422 || causes.length === 0) return <Failure error={error} />
@@ -182,7 +186,7 @@ function Choose({ conflict, mine, onMine, onTheirs }: { conflict: Conflict; mine
   )
 }
 
-/** Of Secrets a diff says which data changes, and not to what. */
+/** For Secrets the diff shows which data changes, without values. */
 export function masked(before?: JsonObject, after?: JsonObject): [JsonObject | undefined, JsonObject | undefined] {
   if ((after ?? before)?.kind !== "Secret") return [before, after]
   const hide = (object: JsonObject | undefined, other: JsonObject | undefined, sign: string) => {

@@ -21,7 +21,7 @@ import { type Document, schemaOf } from "./schema"
 
 const Editor = later(() => import("./Editor"), 12)
 
-/** What the OpenAPI document of the hub, or of a cluster, says of a kind. */
+/** The schema of a kind from the OpenAPI document of the hub or of a cluster. */
 export function useSchema(cluster: string, kind: Pick<Kind, "group" | "version" | "kind"> | undefined): Known | undefined {
   const root = cluster ? mirrored(cluster) : ""
   const ask =
@@ -40,7 +40,7 @@ export function useSchema(cluster: string, kind: Pick<Kind, "group" | "version" 
 
 const secrets = ["data", "stringData"]
 
-/** The fields that a text does not show of an object. */
+/** The fields that the YAML of an object hides. */
 export const hiddenOf = (object: Obj, shown: boolean): string[] => (object.kind === "Secret" && !shown ? secrets : [])
 
 export function without(object: JsonObject, keys: string[]): JsonObject {
@@ -49,7 +49,10 @@ export function without(object: JsonObject, keys: string[]): JsonObject {
 
 type Props = { of: Ref; kind: Kind; mirror: Obj; mayWrite?: boolean; onSaved: () => void }
 
-/** The object as YAML, to read and to edit: as its own API server has it, or, where that cannot be asked, as it is mirrored. */
+/**
+ * The object as YAML, to read and to edit: from its own API server or, if that cannot be asked,
+ * from the mirror.
+ */
 export default function Yaml({ of, kind, mirror, mayWrite, onSaved }: Props) {
   const path = own(of.cluster) + pathOf(kind, of.namespace, of.name)
   const live = useGet<Obj>(mayWrite ? path : undefined, undefined, 5000)

@@ -21,7 +21,7 @@ import { Save } from "./Save"
 
 export type Act = "scale" | "restart" | "delete"
 
-/** What can be done with an object beside editing it. */
+/** The actions on an object besides editing. */
 export function actsOf(object: Obj): Act[] {
   const acts: Act[] = []
   if (typeof object.spec?.replicas === "number") acts.push("scale")
@@ -33,7 +33,7 @@ type Props = { of: Ref; path: string; object: Obj; onDone: () => void; onClose: 
 
 export function Doing({ act, ...props }: Props & { act: Act }) {
   const { of, object } = props
-  // A Cluster that is deleted leaves the fleet, and what that means is said where clusters do.
+  // A deleted Cluster leaves the fleet. The dialog for that shows the consequences.
   if (act === "delete" && takesAlong(of) === "fleet") {
     return <Unjoin cluster={object as unknown as Cluster} onClose={props.onClose} />
   }
@@ -87,11 +87,11 @@ function Scale(props: Props) {
   )
 }
 
-/** Any act that changes a field is an edit as those of the editor are: shown, tried, and saved by the same way. */
+/** An action that changes a field is saved as an edit: shown, tried by a dry run, and applied. */
 function Changed({ of, path, title, about, change, onDone, onClose }: Props & { title: string; about?: ReactNode; change: (text: string) => string }) {
   const answer = useGet<Obj>(path)
   const { data } = answer
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the change is that of the moment at which the dialog opened.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: change is fixed by the dialog.
   const edit = useMemo(() => {
     const base = data && editable(json(data))
     return base && { path, base, text: change(write(base)) }
@@ -110,7 +110,7 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   const [failed, setFailed] = useState<Error>()
   const [tried, setTried] = useState(false)
   const [busy, setBusy] = useState(false)
-  // The one that it was asked about, whatever has the name by then.
+  // The UID of the object when the dialog opened: another object may get its name meanwhile.
   const [uid] = useState(object.metadata.uid)
   useEffect(() => {
     remove(path, uid, { dryRun: true }).then(() => setTried(true), setFailed)
@@ -168,7 +168,10 @@ function Delete({ of, path, object, onDone, onClose }: Props) {
   )
 }
 
-/** What goes with a namespace, or a definition of a kind: how much, and at the hub in which clusters. undefined until that is known. */
+/**
+ * What is deleted along with a namespace or the definition of a kind: the number of objects and,
+ * at the hub, their clusters. undefined until known.
+ */
 function useHeld(of: Ref): { objects?: number; clusters?: string[]; unknown?: boolean } | undefined {
   const { cluster, name } = of
   const what = takesAlong(of)

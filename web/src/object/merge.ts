@@ -1,11 +1,12 @@
-// Three-way merge of YAML: what somebody edits, what the object was when they began, and what it is now.
+// Three-way merge of YAML: the edited text, the object when the editing began, and the object
+// now.
 
 import { type Document, isMap, isNode, isSeq, parseDocument, stringify } from "yaml"
 import type { Status } from "../hub/client"
 import { type Difference, diff, equal, get, isObject, type Json, type JsonObject, overlap, type Path } from "../hub/fields"
 import { t as say } from "../text/text"
 
-/** Clash is a field that both changed, to something else each. */
+/** Clash is a field that both sides changed, to different values. */
 export interface Clash {
   path: string
   steps: Path
@@ -15,19 +16,19 @@ export interface Clash {
 }
 
 export interface Merged {
-  /** The text with what others changed, and mine where both did. */
+  /** The text with the changes of others; fields that both changed keep the user's value. */
   text: string
   taken: Difference[]
   clashes: Clash[]
 }
 
-/** Read is what a text says, or what is wrong with it and where. */
+/** Read is the object in a text, or the errors with their positions. */
 export interface Read {
   object?: JsonObject
   problems: { message: string; from: number; to: number }[]
 }
 
-/** read reads one object of a text. Aliases are not followed without end, and keys are texts. */
+/** read parses one object. The number of aliases is limited, and keys become strings. */
 export function read(text: string): Read {
   const doc = parse(text)
   const problems = [...doc.errors, ...doc.warnings].map((e) => ({
@@ -48,10 +49,13 @@ export function read(text: string): Read {
 
 const parse = (text: string): Document => parseDocument(text, { prettyErrors: false, strict: true, uniqueKeys: true, version: "1.2", schema: "core" })
 
-/** write is an object as the editor shows it first. */
+/** write returns the first text of an object in the editor. */
 export const write = (object: JsonObject): string => stringify(object, { lineWidth: 0, aliasDuplicateObjects: false })
 
-/** merge takes over what others changed since base. What both changed stays as it is in the text, and is a clash unless both are the same. */
+/**
+ * merge adds the changes that others made since base. A field that both changed keeps its value
+ * in the text, and is a clash unless both values are equal.
+ */
 export function merge(text: string, base: JsonObject, theirs: JsonObject): Merged {
   const mine = read(text).object
   if (!mine) return { text, taken: [], clashes: [] }
@@ -62,7 +66,8 @@ export function merge(text: string, base: JsonObject, theirs: JsonObject): Merge
     const steps = their.steps ?? []
     const both = changed.filter((my) => overlap(my.steps ?? [], steps))
     if (both.length === 0) taken.push(their)
-    // The wider of the two paths is the one to choose for: a list that I took away, of which they changed an element.
+    // The user chooses for the widest path, such as a list that the user removed while others
+    // changed an element.
     const widest = both.map((my) => my.steps ?? []).reduce((a, b) => (b.length < a.length ? b : a), steps)
     if (both.length === 0 || clashes.some((clash) => equal(clash.steps, widest))) continue
     const [was, my, they] = [base, mine, theirs].map((of) => get(of, ...widest))
@@ -82,7 +87,10 @@ function diffPath(steps: Path, mine: Difference[], their: Difference): string {
   return [their, ...mine].find((d) => equal(d.steps ?? [], steps))?.path ?? their.path
 }
 
-/** put sets fields in a text, or takes them out where the value is undefined; comments and the rest stay as they are. */
+/**
+ * put sets fields in a text, or removes them if the value is undefined. Comments and other fields
+ * stay.
+ */
 export function put(text: string, changes: { steps: Path; value?: Json }[]): string {
   if (changes.length === 0) return text
   const doc = parse(text)
@@ -97,7 +105,7 @@ export function put(text: string, changes: { steps: Path; value?: Json }[]): str
   return doc.toString({ lineWidth: 0 })
 }
 
-// A map or list that lost its last part to a removal goes with it, as it does on API servers.
+// A map or list that becomes empty by a removal is removed too, as on API servers.
 function prune(doc: Document, keys: (string | number)[]) {
   while (keys.length > 1) {
     const node = doc.getIn(keys)
@@ -107,7 +115,8 @@ function prune(doc: Document, keys: (string | number)[]) {
   }
 }
 
-// resolve finds the places of elements that are named. One that is not there is put at the end, if anything is to be put there.
+// resolve returns the keys of a path with an index for each named element. A missing element is
+// appended if putting is set; otherwise the result is undefined.
 function resolve(doc: Document, steps: Path, putting: boolean): (string | number)[] | undefined {
   const keys: (string | number)[] = []
   for (const step of steps) {
@@ -129,7 +138,7 @@ function resolve(doc: Document, steps: Path, putting: boolean): (string | number
   return keys
 }
 
-/** locate is where in a text the field at a path is, or the nearest above it that is there. */
+/** locate returns the position of the field at a path, or of its nearest parent in the text. */
 export function locate(text: string, path: Path): { from: number; to: number } {
   const doc = parse(text)
   const keys = resolve(doc, path, false) ?? []
@@ -140,14 +149,17 @@ export function locate(text: string, path: Path): { from: number; to: number } {
   return { from: 0, to: 1 }
 }
 
-/** refused are the fields that an API server does not take, and what it says of each: in causes, or, of those that a kind does not have, in its message. */
+/**
+ * refused returns the fields that an API server refused, each with its message: from causes or,
+ * for unknown and duplicate fields, from the text of the error.
+ */
 export function refused({ message, details }: Status): { path: Path; message: string }[] {
   const causes = (details?.causes ?? []).flatMap((c) => (c.field ? [{ path: fieldPath(c.field), message: c.message ?? message }] : []))
   const unknown = [...message.matchAll(/(?:unknown|duplicate) field "([^"]+)"|(\.[^\s:]+): field not declared in schema/g)]
   return [...causes, ...unknown.map(([words, quoted, dotted]) => ({ path: fieldPath(quoted ?? dotted ?? ""), message: words }))]
 }
 
-/** fieldPath reads a path as API servers write it in the causes of a refusal: spec.template.spec.containers[0].image. */
+/** fieldPath parses a path from the causes of a refusal: spec.template.spec.containers[0].image. */
 export function fieldPath(path: string): Path {
   const out: Path = []
   for (const [, key, inner] of path.matchAll(/\.?([^.[\]]+)|\[([^\]]*)\]/g)) {

@@ -1,11 +1,14 @@
-/** Pure: what the page knows of objects of any kind. */
+/** Pure: facts about objects of any kind. */
 import type { Column, Obj } from "../hub/client"
 import { isObject, type JsonObject, list, text } from "../hub/fields"
 import { type Tone, toneOf as toneOfWord } from "../part/Mark"
 
+/** The text for a kind that is not found in the fleet or, with cluster "", in the hub. */
+export const missingKind = (cluster: string): "object.noKindMore" | "object.noKindHub" => (cluster ? "object.noKindMore" : "object.noKindHub")
+
 export type Condition = { type: string; status: string; reason: string; message: string; since: string; tone: Tone }
 
-/** Conditions of which True is bad news, in all kinds that are known. */
+/** Conditions that are bad when True, in all known kinds. */
 const bad = /(Pressure|Failure|Failed|Unavailable|Degraded|Stalled|Problem|Conflict|Terminating|Suspended|Paused|FailureTarget|NotReady|Unhealthy|Error)$/
 
 export function conditionsOf(object: Pick<Obj, "status">): Condition[] {
@@ -25,7 +28,7 @@ function toneOf(type: string, status: string): Tone {
   return status === "True" ? "good" : "bad"
 }
 
-/** The condition that sums an object up, if it has one. */
+/** The condition that summarizes an object, if it has one. */
 export function summary(object: Obj): Condition | undefined {
   const all = conditionsOf(object)
   for (const type of ["Ready", "Available", "Healthy", "Established", "Complete", "Synced"]) {
@@ -35,7 +38,7 @@ export function summary(object: Obj): Condition | undefined {
   return undefined
 }
 
-/** The row that a table prints for an object. */
+/** The row of an object in a table of the API. */
 export type Printed = { columns: Column[]; cells: unknown[] }
 export type State = { word: string; message: string; tone: Tone }
 
@@ -72,7 +75,7 @@ function cellOf(printed: Printed | undefined, names: string[]): string {
   return ""
 }
 
-/** The object without what the fleet API adds: it is as in its cluster. */
+/** The object without the annotations of the fleet API, as in its cluster. */
 export function plain(object: Obj): Obj {
   const { annotations, ...metadata } = object.metadata
   const own = Object.entries(annotations ?? {}).filter(([key]) => !key.startsWith("fleet.orrery.dev/"))
@@ -83,12 +86,12 @@ export function plain(object: Obj): Obj {
   }
 }
 
-/** As of when the object's type is known, if that is not now. See freshnessIn. */
+/** When the object's type was last current, if it is stale. See freshnessIn. */
 export const staleSince = (object: Obj): string | undefined => object.metadata.annotations?.["fleet.orrery.dev/last-seen"]
 
 export type Selector = { labels: string; fields?: string }
 
-/** How the pods of an object are found: by its own name, or by labels; undefined: it has none. */
+/** The selector of an object's pods: by its name, or by labels; undefined: it has no pods. */
 export function podsOf(object: Obj): Selector | undefined {
   if (object.kind === "Pod" && object.apiVersion === "v1") return { labels: "", fields: `metadata.name=${object.metadata.name}` }
   const selector: unknown = object.spec?.selector
@@ -114,9 +117,9 @@ export type Container = {
   name: string
   image: string
   init: boolean
-  /** The reason or the name of its state; "" if its state is unknown. */
+  /** The reason of its state or the state's name; "" if unknown. */
   state: string
-  /** Without a state because no kubelet has started it yet. */
+  /** Whether it has no state because no kubelet has started it yet. */
   notStarted: boolean
   ready?: boolean
   restarts: number
@@ -156,7 +159,7 @@ export function containersOf(pod: Obj): Container[] {
   ]
 }
 
-/** Fields of an object's spec that are worth a line: those with one value each. */
+/** Fields of a spec that fit in a line each: scalars and short lists. */
 export function scalarsOf(value: unknown): [string, string][] {
   if (!isObject(value)) return []
   return Object.entries(value).flatMap(([key, v]): [string, string][] => {
@@ -166,13 +169,13 @@ export function scalarsOf(value: unknown): [string, string][] {
   })
 }
 
-/** Bytes of a Secret's value, which is base64. */
+/** The number of bytes of a Secret's base64 value. */
 export function bytesOf(base64: string): number {
   const length = base64.replace(/=+$/, "").length
   return Math.floor((length * 3) / 4)
 }
 
-/** A Secret's value as text; undefined: it is none. */
+/** A Secret's value as text; undefined: it is not UTF-8 text. */
 export function decode(base64: string): string | undefined {
   try {
     const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0))

@@ -24,7 +24,7 @@ import { type Act, actsOf, Doing } from "./acts"
 import { Events } from "./Events"
 import "./object.css"
 import { Overview } from "./Overview"
-import { type Printed, plain, podsOf, staleSince, stateOf } from "./object"
+import { missingKind, type Printed, plain, podsOf, staleSince, stateOf } from "./object"
 
 const Yaml = later(() => import("./Yaml"))
 const New = later(() => import("./New"), 6, "page")
@@ -34,7 +34,7 @@ const Shell = later(() => import("../shell/Shell"))
 const History = later(() => import("../history/History"))
 const Deleted = later(() => import("../history/Deleted"))
 
-/** One object (of=), those of a kind that are gone (deleted=), or one that is to be (new). */
+/** One object (of=), the deleted objects of a kind (deleted=), or the form for a new object. */
 export default function ObjectPage() {
   const [params] = useSearchParams()
   const cluster = params.get("cluster") ?? ""
@@ -75,12 +75,13 @@ function Known({ of }: { of: Ref }) {
   const kinds = of.cluster ? fleet : hub
   const kind = kinds?.find((k) => k.kind === of.kind && k.group === of.group)
   if (kind) return <One of={of} kind={kind} inFleet={fleet?.some((k) => k.kind === of.kind && k.group === of.group) ?? false} />
-  return <Page title={of.name}>{kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}</Page>
+  const none = <Empty title={t("object.noKind", { kind: of.kind })}>{t(missingKind(of.cluster))}</Empty>
+  return <Page title={of.name}>{kinds ? none : <Skeleton lines={6} />}</Page>
 }
 
 /**
- * Calls changed as soon as a cell of an object's row in the mirror did, and returns the row.
- * Changes that no cell shows are seen when the object is read again.
+ * Returns the object's row in the mirror, and calls changed when one of its cells changes.
+ * Changes without a cell appear when the object is read again.
  */
 function useRow(of: Ref, kind: Kind, loading: boolean, changed: () => void): Printed | undefined {
   const list = of.cluster && `/clusters/${encodeURIComponent(of.cluster)}${pathOf(kind, of.namespace)}`
@@ -247,7 +248,7 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   ]
 }
 
-/** States from a cluster that does not answer are faded: they are the last that were known. */
+/** States from a cluster that does not answer are dimmed: they are the last known ones. */
 function LastKnown({ of, object, children }: { of: Ref; object: Obj; children: ReactNode }) {
   const is = freshnessIn(useFleet(), of.cluster, staleSince(object))
   return <div className={is.state === "current" ? undefined : "last-known"}>{children}</div>
@@ -277,6 +278,7 @@ function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Ob
       {object?.metadata.deletionTimestamp && (
         <Mark tone="warn">
           {t("object.deleting")} <Age since={object.metadata.deletionTimestamp} />
+          {object.metadata.finalizers?.length ? ` · ${t("object.deletingWaits", { names: object.metadata.finalizers.join(", ") })}` : null}
         </Mark>
       )}
       {old && (
@@ -293,10 +295,13 @@ function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Ob
   )
 }
 
-/** Copies of templates carry the mark of the hub that made them. */
+/** A copy of a template has an annotation of its hub. */
 const templateOf = (object: Obj): boolean => Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
 
-/** Links to the deleted objects of the same kind and place, and to the page for a new one. */
+/**
+ * Links to the deleted objects of the same kind, cluster and namespace, and to the page for a new
+ * one.
+ */
 const otherLink = (what: "deleted" | "kind", of: Ref, kind: Kind) =>
   `/object?${new URLSearchParams({ [what]: kind.of, cluster: of.cluster, namespace: of.namespace })}`
 

@@ -1,4 +1,7 @@
-/** Pure: what a kind's OpenAPI schema says of a field, and which field of a YAML text is being written. */
+/**
+ * Pure: a field's description in a kind's OpenAPI schema, and the field at a position in a YAML
+ * text.
+ */
 import { isObject, type Json, type JsonObject, list, text } from "../hub/fields"
 
 export type Schema = JsonObject
@@ -13,7 +16,7 @@ export function schemaOf(doc: Document, group: string, version: string, kind: st
   )
 }
 
-/** A schema with what it refers to; Kubernetes wraps references in allOf of one. */
+/** A schema with its reference resolved. Kubernetes wraps references in an allOf of one element. */
 export function resolved(doc: Document, schema: Json | undefined, depth = 0): Schema | undefined {
   if (!isObject(schema) || depth > 8) return undefined
   const name = /^#\/components\/schemas\/(.+)$/.exec(text(schema, "$ref"))?.[1]
@@ -38,7 +41,7 @@ export function below(doc: Document, schema: Schema | undefined, path: string[])
 
 export type Suggestion = { label: string; type: string; about: string; required: boolean }
 
-/** Fields that may be at a place. */
+/** The fields that a schema allows. */
 export function fieldsOf(doc: Document, schema: Schema | undefined): Suggestion[] {
   const properties = schema?.properties
   if (!isObject(properties)) return []
@@ -55,7 +58,7 @@ export function typeOf(schema: Schema | undefined): string {
   return text(schema, "type") || (schema?.properties ? "object" : "")
 }
 
-/** Values that a field may have. */
+/** The values that a field may have. */
 export function valuesOf(schema: Schema | undefined): string[] {
   if (text(schema, "type") === "boolean") return ["true", "false"]
   return list(schema, "enum").map(String)
@@ -63,7 +66,10 @@ export function valuesOf(schema: Schema | undefined): string[] {
 
 export type Place = { path: string[]; key: string; value: boolean }
 
-/** Which field is written at a position, by the indentation of lines: a text is seldom whole while it is written. */
+/**
+ * The field at a position, from the indentation of lines: a text is rarely complete while it is
+ * typed.
+ */
 export function placeAt(source: string, position: number): Place {
   const before = source.slice(0, position)
   const lines = before.split("\n")
@@ -74,7 +80,7 @@ export function placeAt(source: string, position: number): Place {
   const pending = here.dashes
   for (let i = 0; i < pending.length; i++) path.unshift("[]")
   if (pending.length > 0) column = pending[0] ?? column
-  // A list may stand as far left as its key.
+  // A list may have the same indentation as its key.
   let inList = pending.length > 0
   for (let i = lines.length - 1; i >= 0 && (column > 0 || inList); i--) {
     const line = lines[i] ?? ""

@@ -24,7 +24,7 @@ export function useMayRead(): boolean | undefined {
   return rights && where(rights, "list", "lifecycle.orrery.dev", "operations").everywhere
 }
 
-/** The runs, of one cluster if it is named, the latest first. */
+/** The operations, of one cluster if it is named, the latest first. */
 export function useOperations(cluster?: string): Answer<Operation[]> {
   const may = useMayRead()
   const ask = async (signal: AbortSignal) =>

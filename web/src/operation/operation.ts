@@ -1,4 +1,4 @@
-// An Operation as the hub has it, put together for the page: which hosts, which steps, what can be done about it.
+// An Operation of the hub, prepared for the page: its hosts and steps, and the actions on it.
 
 import type { Tone } from "../part/Mark"
 
@@ -24,7 +24,7 @@ export interface HostRun {
   message?: string
 }
 
-/** What is to be done on hosts, on each the same: a line each, which begins with + ~ ! - or *. */
+/** The same changes on several hosts, one per line, which begins with + ~ ! - or *. */
 export interface Planned {
   hosts: string[]
   changes?: string[]
@@ -69,8 +69,9 @@ export interface HostSteps extends HostRun {
 }
 
 /**
- * The hosts with all of their steps. An Operation keeps the last hundred steps, its slices keep all but those of the last
- * seconds: of a step that both have, the one that was begun later counts, then the one that has ended.
+ * The hosts with all of their steps. An Operation keeps the last hundred steps; its slices keep
+ * all but those of the last seconds. If both have a step, the later attempt or start wins, then
+ * the one that ended.
  */
 export function hosts(op: Operation, slices: OperationSlice[]): HostSteps[] {
   const kept = new Map<string, Map<string, Step>>()
@@ -90,7 +91,7 @@ export function hosts(op: Operation, slices: OperationSlice[]): HostSteps[] {
   }))
 }
 
-/** What is changed in spec to have it so, of what can be asked of a run where it is. */
+/** The actions on an operation: changes to its spec or, for retry, its deletion. */
 export type Act = "pause" | "resume" | "cancel" | "retry"
 
 export function acts(op: Operation): Act[] {
@@ -100,41 +101,50 @@ export function acts(op: Operation): Act[] {
   return [op.spec.paused ? "resume" : "pause", "cancel"]
 }
 
-/** The hub tries again what it made for a changed spec, renewals, and the undoing of hosts; whatever else somebody made has ended. */
+/**
+ * Whether the hub retries the operation: one that it created for a changed spec, a renewal, or
+ * the removal of hosts. Other operations that failed have ended.
+ */
 const triedAgain = ({ metadata, spec }: Operation) =>
   metadata.annotations?.["lifecycle.orrery.dev/spec-hash"] !== undefined || ["RenewCertificates", "Delete"].includes(spec.action)
 
-/** The spec that an act asks for. The hub tries a run again that failed as soon as its Operation is deleted: retry has none. */
+/**
+ * The spec of an action. retry has none: the hub tries a failed operation again as soon as it is
+ * deleted.
+ */
 export function patch(act: Exclude<Act, "retry">): { paused?: boolean; canceled?: boolean } {
   return act === "cancel" ? { canceled: true } : { paused: act === "pause" }
 }
 
-/** How a line of a plan looks: what comes, what becomes other, what goes. */
+/** The tone of a line of a plan: added, removed or changed. */
 export function toneOfChange(line: string): Tone {
   return ({ "+": "good", "-": "bad", "~": "warn", "!": "warn" } as const)[line[0] ?? ""] ?? "plain"
 }
 
-/** How far a run is, 0 to 1; undefined before its plan is made. */
+/** The progress of an operation, 0 to 1; undefined before its plan exists. */
 export function progress(op: Operation): number | undefined {
   const { stepsDone = 0, stepsTotal = 0, phase } = op.status ?? {}
   if (phase === "Succeeded") return 1
   return stepsTotal ? Math.min(1, stepsDone / stepsTotal) : undefined
 }
 
-/** Whole seconds that something took, or takes until now. */
+/** The duration in whole seconds, until now if it is not finished. */
 export function seconds(started: string | undefined, finished: string | undefined, now: number): number | undefined {
   if (!started) return undefined
   return Math.max(0, Math.round(((finished ? Date.parse(finished) : now) - Date.parse(started)) / 1000))
 }
 
-/** How a spec of hosts differs from what was applied: what a plan says before there is one. */
+/**
+ * The difference between the hosts in a spec and those that were applied, shown before there is a
+ * plan.
+ */
 export interface HostDiff {
   name: string
   change: "added" | "removed" | "kept"
   roles: string[]
 }
 
-/** Names that a range such as node[1:3] means. */
+/** The names in a range such as node[1:3]. */
 export function expand(names: string): string[] {
   const m = /^(.*)\[(\d+):(\d+)\](.*)$/.exec(names)
   if (!m) return [names]

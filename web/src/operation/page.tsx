@@ -35,18 +35,19 @@ function Runs() {
   )
 }
 
-interface Told {
+interface OperationDetails {
   operation: Operation
   slices: OperationSlice[]
 }
 
-function useRun(name: string, may: boolean | undefined): Answer<Told> {
+function useRun(name: string, may: boolean | undefined): Answer<OperationDetails> {
   const steps = useCan({ verb: "list", group: "lifecycle.orrery.dev", resource: "operationslices" })
-  return useAnswer<Told>(
+  return useAnswer<OperationDetails>(
     may && steps !== undefined
       ? async (signal) => {
           const operation = await get<Operation>(operationPath(name), undefined, signal)
-          // By its UID: one that is made anew has the name, and not the steps, of the one before.
+          // Slices are selected by UID: an operation that is created again with the same name has
+          // other steps.
           const labelSelector = `lifecycle.orrery.dev/operation-uid=${operation.metadata.uid}`
           const slices = steps ? (await list<OperationSlice>(operationsPath.replace("operations", "operationslices"), { labelSelector }, signal)).items : []
           return { operation, slices }
@@ -174,7 +175,7 @@ function Run({ name }: { name: string }) {
   )
 }
 
-/** What is to be done on some hosts, as a diff of what they are. */
+/** The planned changes on some hosts, as a diff. */
 function Plan({ of, open }: { of: Planned; open: boolean }) {
   const { hosts, changes = [], left = 0 } = of
   return (
@@ -198,7 +199,7 @@ function Plan({ of, open }: { of: Planned; open: boolean }) {
 }
 
 function HostRun({ host, open }: { host: HostSteps; open: boolean }) {
-  // What somebody opened stays open when the host is done.
+  // A host that the user opened stays open when it is done.
   const [chosen, setChosen] = useState<boolean>()
   const shown = chosen ?? open
   return (

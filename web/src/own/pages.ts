@@ -3,14 +3,14 @@ import type { Obj } from "../hub/client"
 import { groupOf } from "../hub/link"
 import { later } from "../part/later"
 
-/** A page of a kind's own: it stands first in the overview of each object of the kind. */
+/** The special page of a kind, shown first in the overview of its objects. */
 export type OwnPage = ComponentType<{ object: Obj; cluster: string }>
 
 const pages: Record<string, OwnPage> = {
   "Website.apps.orrery.dev": later(() => import("./Website"), 3),
 }
 
-/** The page of an object's kind, if it has one of its own. */
+/** The special page for an object's kind, if there is one. */
 export function ownPage(object: Obj): OwnPage | undefined {
   const group = groupOf(object.apiVersion)
   return pages[group ? `${object.kind}.${group}` : object.kind]

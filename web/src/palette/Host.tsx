@@ -8,12 +8,12 @@ import { type Mode, onPalette } from "./open"
 
 const Palette = later(() => import("./Palette"), 0)
 
-/** Where the palette is, once somebody opened it. */
+/** The palette, after it was opened. */
 export function PaletteHost() {
   const [mode, setMode] = useState<Mode>()
   useKeys()
   useEffect(() => onPalette(setMode), [])
-  // Whoever opens it types at once: it is there before it is asked for.
+  // The code is loaded beforehand, because users type as soon as they open the palette.
   useEffect(() => {
     const timer = window.setTimeout(() => void Palette.load().catch(() => {}), 1000)
     return () => clearTimeout(timer)

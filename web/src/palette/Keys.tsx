@@ -11,7 +11,10 @@ import { hasRows, moveRow } from "./rows"
 
 const sequenceMs = 900
 
-/** Keys everywhere: they go to what was registered, unless somebody is writing, or a dialog is open. */
+/**
+ * Keyboard shortcuts of all pages. A key runs its registered action, unless the user is typing or
+ * a dialog is open.
+ */
 export function useKeys(): void {
   const [, navigate] = useLocation()
   useActions(
@@ -86,14 +89,16 @@ export function useKeys(): void {
   }, [])
 }
 
-/** Puts whoever looks for something into the field of the page for that; where it has none, they look everywhere. */
+/** Moves the focus to the search field of the page. Without one it opens the palette. */
 function filter(): void {
   const field = document.querySelector<HTMLInputElement>("#content :is(input[type=search], input[role=combobox])")
   if (field) field.select()
   else openPalette("find")
 }
 
-/** Whoever writes, chooses by the first letter, or works in a terminal or an editor, means the character. */
+/**
+ * Whether a key is input: in a text field, a list with letter selection, a terminal or an editor.
+ */
 function writing(target: EventTarget | null): boolean {
   return (
     target instanceof Element &&

@@ -28,7 +28,7 @@ type Found = ReturnType<typeof objectsOf>[number]
 
 const pauseMs = 60
 
-/** Objects whose names have what is typed in them, of all kinds and clusters. */
+/** Objects of all kinds and clusters whose names contain the text. */
 function useObjects(text: string): { found: Found[]; loading: boolean } {
   const asked = useSettled(text, pauseMs)
   const ask = async (signal: AbortSignal): Promise<Found[]> => {
@@ -63,7 +63,8 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const { clusters } = fleet
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
-  // Commands and actions are those of all that is typed, however soon Enter follows; what is found may come a moment later.
+  // Commands and actions match the current input, so that Enter works at once. Other results may
+  // come a moment later.
   const now = typed.replace(/^:/, "").trim()
   const text = useDeferredValue(now)
   const mayCordon = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters" })
@@ -96,7 +97,8 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
     : unique(all)
         .filter((a) => matches(a, lower) && (mayCordon || !["palette.cordon", "palette.uncordon"].includes(a.id)))
         .slice(0, text ? 6 : 60)
-  // The first answer is chosen until somebody chooses: answers come one after another.
+  // The first result is selected until the user selects another: results arrive one after
+  // another.
   const values = [
     ...(exact ? ["exact"] : []),
     ...actionsFound.map((a) => `action ${a.id}`),
@@ -117,7 +119,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
       value={chosen !== undefined && values.includes(chosen) ? chosen : values[0]}
       onValueChange={(value) => byHand.current && setChosen(value)}
       onKeyDownCapture={(e) => {
-        // What is shown was found for less than what is typed.
+        // The results are for an earlier, shorter input.
         if (e.key === "Enter" && text !== now && !exact && actionsFound.length === 0) e.preventDefault()
         if (/^(Arrow|Home|End|n$|p$|j$|k$)/.test(e.key) && (e.ctrlKey || e.key.length > 1)) byHand.current = true
       }}
@@ -215,7 +217,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         value={`action ${a.id}`}
         onSelect={() => {
           close()
-          // After the palette has given the focus back.
+          // After the palette has returned the focus.
           requestAnimationFrame(() => a.run())
         }}
       >
@@ -249,7 +251,7 @@ function Item({ value, onSelect, children }: { value: string; onSelect: () => vo
   )
 }
 
-/** The keys that work now, by where they belong. */
+/** The keys that work now, by section. */
 function Keys() {
   const all = useAllActions().filter((a, i, every) => a.keys && every.findIndex((b) => b.keys === a.keys) === i && a.possible?.() !== false)
   const sections = [...new Set(all.map((a) => a.section ?? t("palette.everywhere")))]

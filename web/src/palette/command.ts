@@ -1,9 +1,9 @@
-/** Pure: the commands of k9s, as far as they lead somewhere here: `:deploy ns`, `:ctx oak`, `:po @oak`. */
+/** Pure: the commands of k9s that have a counterpart here: `:deploy ns`, `:ctx oak`, `:po @oak`. */
 import { findKind, type Kind } from "../hub/kinds"
 import { clusterLink, tableLink } from "../hub/link"
 import { quote } from "../table/query"
 
-/** Names that k9s has for screens of ours. */
+/** The names in k9s of our screens. */
 const screens: Record<string, string> = {
   ctx: "/",
   context: "/",
@@ -19,7 +19,7 @@ const screens: Record<string, string> = {
   all: "/table?kind=*",
 }
 
-/** Where a command leads; undefined if it is none. `/text` and further words narrow by name. */
+/** The target of a command; undefined: not a command. `/text` and further words filter by name. */
 export function command(text: string, kinds: Kind[]): { href: string; kind?: Kind; namespace?: string } | undefined {
   const [name = "", ...rest] = text.trim().replace(/^:/, "").split(/\s+/).filter(Boolean)
   const screen = screens[name.toLowerCase()]
@@ -40,7 +40,10 @@ export function command(text: string, kinds: Kind[]): { href: string; kind?: Kin
   return { href: tableLink(kind, { q: q.join(" ") }), kind, namespace }
 }
 
-/** Kinds that somebody may mean by the beginning of a name; the most used first. */
+/**
+ * Kinds with a name that matches the text: equal names first, then those that begin with it, then
+ * those that contain it.
+ */
 export function kindsLike(kinds: Kind[], text: string, most = 8): Kind[] {
   const typed = text.toLowerCase()
   const rank = (k: Kind): number => {
@@ -59,7 +62,7 @@ export function kindsLike(kinds: Kind[], text: string, most = 8): Kind[] {
     .map((r) => r.k)
 }
 
-/** A word that says what is done with the objects whose names follow it. */
+/** Splits a text that begins with a verb into the verb and the name of its object. */
 export function verbOf(text: string): { act: "why" | "cordon" | "uncordon"; name: string } | undefined {
   const [, act, name = ""] = /^(why|cordon|uncordon)(?:\s+(.*))?$/i.exec(text) ?? []
   return act ? { act: act.toLowerCase() as "why", name: name.toLowerCase().replace(/^.*\//, "") } : undefined

@@ -1,4 +1,5 @@
-// Objects of the hub by name. Its API finds nothing by a part of a name: the first of each kind are read, metadata only, and kept for a moment.
+// Objects of the hub by name. The hub's API cannot search for a part of a name, so the metadata
+// of the first objects of each kind is read and kept for a moment.
 
 import { useAnswer } from "../hub/answer"
 import { type List, request } from "../hub/client"
@@ -16,14 +17,17 @@ export interface Named {
 
 interface Names {
   all: Named[]
-  /** The kinds of which there are more, or that are not known. */
+  /** The kinds with more objects, and those that could not be read. */
   cut: string[]
 }
 
-/** Of these the hub has none of its own, or they are found in another way. */
+/** The hub has no objects of these kinds of its own, or they are found in another way. */
 const others = ["clusterresourcebindings", "clusters", "events", "nodes", "pods", "resourcebindings"]
 const [most, lifeMs] = [250, 20_000]
-/** So many questions at most: of who has rights in many namespaces, all kinds of the first ones are read. */
+/**
+ * The most requests. For a user with rights in many namespaces, all kinds of the first ones are
+ * read.
+ */
 const questions = 100
 const accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
@@ -47,7 +51,7 @@ async function read(rights: Rights, kinds: Kind[]): Promise<Names> {
 
 let kept: { at: number; rights: Rights; names: Promise<Names> } | undefined
 
-/** What the hub has whose names have the text in them, as far as the user may list it. */
+/** Objects of the hub whose names contain the text, among those that the user may list. */
 export function useNames(text: string): Names {
   const kinds = useHubKinds()
   const ask = async () => {
@@ -59,7 +63,7 @@ export function useNames(text: string): Names {
   return text.length > 1 && data ? { ...data, all: like(data.all, text) } : { all: [], cut: [] }
 }
 
-/** Pure: the objects that are meant most likely: those whose names begin with the text, and short ones, first. */
+/** Pure: the best matches: names that begin with the text first, then short ones. */
 export function like(all: Named[], text: string, most = 6): Named[] {
   const typed = text.toLowerCase()
   const rank = (n: Named) => (n.name.startsWith(typed) ? 0 : 1)
@@ -69,7 +73,7 @@ export function like(all: Named[], text: string, most = 6): Named[] {
     .slice(0, most)
 }
 
-/** Where an object of the hub is looked at: some kinds have pages of their own. */
+/** The page of an object of the hub: some kinds have their own. */
 export function linkOf({ kind, namespace, name }: Named): string {
   if (kind.group === policyGroup && kind.kind in policyKinds) return policyLink({ kind: kind.kind, namespace, name })
   if (kind.of === "Operation.lifecycle.orrery.dev") return `/operations/${encodeURIComponent(name)}`

@@ -1,5 +1,5 @@
-// The keys of lists. A row is an element with data-row; its first link gets the focus, and Enter
-// opens that.
+// The keys of lists. A row is an element with data-row. Its first link gets the focus, and Enter
+// opens the link.
 
 /** Pure: the index of the row after a move; at is -1 if no row has the focus. */
 export function moveTo(move: "next" | "before" | "first" | "last", at: number, count: number): number {

@@ -2,7 +2,7 @@ import { useSyncExternalStore } from "react"
 import { time } from "../text/text"
 import { age } from "./time"
 
-/** One timer for all ages: it ticks once a second while any is shown. */
+/** One timer for all ages: it runs each second while any is shown. */
 const listeners = new Set<() => void>()
 let now = Date.now()
 let timer = 0
@@ -24,7 +24,7 @@ function subscribe(f: () => void): () => void {
   }
 }
 
-/** The age as text changes seldom, and only then the component is rendered anew. */
+/** The age as text. The component is rendered again only when the text changes. */
 export function useAge(since: string | number | undefined): string {
   const from = since === undefined || since === "" ? Number.NaN : new Date(since).getTime()
   return useSyncExternalStore(subscribe, () => (Number.isNaN(from) ? "" : age((timer ? now : Date.now()) - from)))

@@ -4,7 +4,10 @@ import { t } from "../text/text"
 import { useAge } from "./Age"
 import { Failure, Skeleton } from "./Notice"
 
-/** What a question is answered: it is on its way, cannot be had, or is there. What could not be asked for again never looks as if it were of now. */
+/**
+ * The state of an answer: loading, failed, or its data. Data that could not be refreshed is shown
+ * with its age.
+ */
 export function Answered<T>({ answer, lines = 6, children }: { answer: Answer<T>; lines?: number; children?: (data: T) => ReactNode }) {
   const { data, error, since, reload } = answer
   const age = useAge(since)

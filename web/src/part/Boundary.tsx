@@ -6,7 +6,10 @@ import { Failure, Notice } from "./Notice"
 
 type Props = { children: ReactNode; around?: (what: ReactNode) => ReactNode }
 
-/** A screen that breaks does not take the others with it. What it could not ask for is asked again; code that did not come needs the page anew. */
+/**
+ * Limits an error to one screen. After a failed request the user can try again; for missing code
+ * the page must be reloaded.
+ */
 export class Boundary extends Component<Props, { error?: Error }> {
   override state: { error?: Error } = {}
   static getDerivedStateFromError(error: Error) {
@@ -27,5 +30,5 @@ export class Boundary extends Component<Props, { error?: Error }> {
   }
 }
 
-/** A part of a screen that breaks alone, in its place. */
+/** Limits an error to a part of a screen. */
 export const Part = ({ children }: { children: ReactNode }) => <Boundary around={(what) => what}>{children}</Boundary>

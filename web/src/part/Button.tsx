@@ -11,7 +11,7 @@ export function Button({ look = "plain", className = "", ...rest }: Props) {
   return <button type="button" className={`button ${look} ${className}`} {...rest} />
 }
 
-/** A button that shows only a sign; its label is for screen readers and as a tooltip. */
+/** A button that shows only an icon; its label is the tooltip and is read by screen readers. */
 export function IconButton({ label, keys, children, ...rest }: Props & { label: string; keys?: string; children: ReactNode }) {
   return (
     <Tooltip text={label} keys={keys}>
@@ -22,7 +22,7 @@ export function IconButton({ label, keys, children, ...rest }: Props & { label: 
   )
 }
 
-/** A sign, and its word where there is room. */
+/** A button with an icon, and with its label if the page is wide. */
 export function SignButton({ sign, label, ...rest }: Props & { sign: IconName; label: string }) {
   return (
     <Button aria-label={label} {...rest}>

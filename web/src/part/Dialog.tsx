@@ -10,12 +10,15 @@ type Props = {
   title: string
   description?: ReactNode
   wide?: boolean
-  /** Buttons at the end. */
+  /** Buttons at the bottom. */
   foot?: ReactNode
   children?: ReactNode
 }
 
-/** A dialog begins at what is to be filled in, or as a whole: not at the button that closes it. */
+/**
+ * The focus begins in the first field, or else on the dialog itself: not on the button that
+ * closes it.
+ */
 function focusFirst(e: Event) {
   e.preventDefault()
   const dialog = e.target as HTMLElement
@@ -23,10 +26,13 @@ function focusFirst(e: Event) {
   ;(field ?? dialog).focus()
 }
 
-/** Where the focus was before the first of several dialogs that follow each other. */
+/** The focused element before the first of several consecutive dialogs. */
 let outside: Element | null = null
 
-/** Who closes a dialog is again where they were; where that is gone, in what the page shows. Radix knows it only of dialogs that have a trigger. */
+/**
+ * Returns the focus when a dialog closes: to the element that had it or, if that is gone, to the
+ * page's content. Radix does so only for dialogs with a trigger.
+ */
 export function useFocusBack(open: boolean): (e: Event) => void {
   const before = useRef<Element>(null)
   const was = useRef(false)
@@ -75,7 +81,7 @@ export function Dialog({ open, onClose, title, description, wide, foot, children
   )
 }
 
-/** The buttons of a dialog that asks: to leave it, or to do what it is about. */
+/** The buttons of a dialog: cancel, and its action. */
 export function Foot({ onClose, ...act }: ComponentProps<typeof Button> & { onClose: () => void }) {
   return (
     <>

@@ -12,23 +12,23 @@ const lines = (side: Side): string[] => {
   return text.replace(/\n$/, "").split("\n")
 }
 
-/** Two objects, or two texts, as one list of lines: what is gone, what came, and some lines around it. */
+/** Two objects or texts as one list of lines: removed, added, and some context. */
 export function Diff({ before, after, label }: { before: Side; after: Side; label: string }) {
   const diff = useMemo(() => diffLines(lines(before), lines(after)), [before, after])
   if (!diff.some((line) => line.kind === "added" || line.kind === "removed")) return <Empty title={t("common.noDifference")} />
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: users scroll it by keyboard.
     <section className="diff" aria-label={label} tabIndex={0}>
       <table>
         <tbody>
           {diff.map((line, i) =>
             line.kind === "gap" ? (
-              // biome-ignore lint/suspicious/noArrayIndexKey: a diff is made as a whole.
+              // biome-ignore lint/suspicious/noArrayIndexKey: a diff never changes in part.
               <tr key={i} className="gap">
                 <td colSpan={3}>{t("common.unchanged", { n: line.count })}</td>
               </tr>
             ) : (
-              // biome-ignore lint/suspicious/noArrayIndexKey: a diff is made as a whole.
+              // biome-ignore lint/suspicious/noArrayIndexKey: a diff never changes in part.
               <tr key={i} className={line.kind}>
                 <td className="number">{line.before}</td>
                 <td className="number">{line.after}</td>

@@ -3,7 +3,7 @@ import { t } from "../text/text"
 
 type Props = { label: string; hint?: ReactNode; error?: string; children: (id: string, describedBy: string | undefined) => ReactNode }
 
-/** A label, what is filled in, and what is wrong with it. */
+/** An input with its label, and a hint or an error. */
 export function Field({ label, hint, error, children }: Props) {
   const id = useId()
   const about = error || hint ? `${id}-about` : undefined
@@ -20,7 +20,7 @@ export function Field({ label, hint, error, children }: Props) {
   )
 }
 
-/** Has a name, or a number, typed by who is about to do much. */
+/** Asks the user to type a name or number before an action with a large effect. */
 export function Typed({ name, value, onChange }: { name: string; value: string; onChange: (typed: string) => void }) {
   return <Field label={t("common.typeName", { name })}>{(id) => <Input id={id} value={value} onChange={(e) => onChange(e.target.value)} />}</Field>
 }

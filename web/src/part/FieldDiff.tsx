@@ -4,7 +4,7 @@ import { Empty } from "./Notice"
 import { SmallTable } from "./Page"
 import "./value.css"
 
-/** A value of a field in one line, or in several if it is long. */
+/** The value of a field: in one line, or in several if it is long. */
 export function Value({ value }: { value: Json | undefined }) {
   if (value === undefined) return <span className="faint">{t("common.none")}</span>
   const text = typeof value === "string" ? value : JSON.stringify(value, undefined, short(value) ? undefined : 2)
@@ -13,7 +13,7 @@ export function Value({ value }: { value: Json | undefined }) {
 
 const short = (value: Json): boolean => JSON.stringify(value).length < 80
 
-/** Fields that differ, one in a row: what it was and what it is. */
+/** Fields that differ, one per row, with the values before and after. */
 export function FieldDiff({ fields, label, before, after }: { fields: Difference[]; label: string; before?: string; after?: string }) {
   if (fields.length === 0) return <Empty title={t("common.noDifference")} />
   return (

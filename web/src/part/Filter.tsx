@@ -4,7 +4,8 @@ import { Input } from "./Field"
 type Props = { label: string; hint?: string; value: string; onChange: (words: string) => void; children?: ReactNode }
 
 /**
- * The field that narrows the rows of a page. `/` leads to the field, and Enter to the first row.
+ * The field that filters the rows of a page. `/` moves the focus to the field, and Enter to the
+ * first row.
  */
 export function Filter({ label, hint, value, onChange, children }: Props) {
   return (

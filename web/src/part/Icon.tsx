@@ -1,4 +1,4 @@
-/** Signs of 16 by 16, drawn with one line width. */
+/** Icons of 16 by 16, drawn with one line width. */
 const paths = {
   menu: "M2 4h12M2 8h12M2 12h12",
   close: "M4 4l8 8M12 4l-8 8",

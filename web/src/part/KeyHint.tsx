@@ -1,4 +1,4 @@
-/** Keys to press, with blanks between those that follow one another: "g t". */
+/** Keys to press; keys of a sequence are separated by blanks: "g t". */
 export function KeyHint({ keys }: { keys: string }) {
   return (
     <span className="keys">

@@ -1,9 +1,9 @@
 import type { ReactNode } from "react"
 
-/** What a colour means. Each has a shape of its own as well, for those who do not see colours. */
+/** The meaning of a colour. Each also has its own shape, for users who do not see colours. */
 export type Tone = "good" | "warn" | "bad" | "unknown" | "plain"
 
-/** A state as a sign and a word. */
+/** A state as a symbol and a word. */
 export function Mark({ tone, children }: { tone: Tone; children: ReactNode }) {
   return (
     <span className={`mark ${tone}`}>
@@ -30,7 +30,7 @@ export function Badge({ tone = "plain", children }: { tone?: Tone; children: Rea
   return <span className={`badge ${tone}`}>{children}</span>
 }
 
-/** Pure: what the words that Kubernetes uses for states mean. */
+/** Pure: the tone of a word that Kubernetes uses for a state. */
 export function toneOf(word: string): Tone {
   if (/^(Running|Ready|Active|Bound|Available|Succeeded|Completed?|Healthy|Synced|True|Approved|Issued|Normal|Deployed|Established)$/i.test(word)) return "good"
   if (/^(Pending|ContainerCreating|Init:.*|Progressing|Terminating|Waiting|Behind|Released|Warning|Suspended|SchedulingDisabled|Ready,.*)$/i.test(word))

@@ -3,7 +3,10 @@ import { createContext, type ReactNode, use, useRef } from "react"
 import { Icon } from "./Icon"
 import { KeyHint } from "./KeyHint"
 
-/** What a menu does once it is closed and its button has the focus again, to which a dialog that is opened then gives it back. */
+/**
+ * The action to run after the menu has closed and its button has the focus again. A dialog that
+ * the action opens then returns the focus to the button.
+ */
 const Closed = createContext<{ act?: () => void }>({})
 
 export function Menu({ trigger, children, align = "end" }: { trigger: ReactNode; children: ReactNode; align?: "start" | "end" }) {
@@ -40,7 +43,7 @@ export function MenuItem({ children, keys, danger, disabled, onSelect }: ItemPro
   )
 }
 
-/** An item that is on or off; the menu stays open. */
+/** An item that can be switched on and off; the menu stays open. */
 export function MenuToggle({ checked, onChange, children }: { checked: boolean; onChange: (on: boolean) => void; children: ReactNode }) {
   return (
     <Radix.CheckboxItem className="menu-item" checked={checked} onCheckedChange={onChange} onSelect={(e) => e.preventDefault()}>

@@ -1,6 +1,6 @@
 import type { Tone } from "./Mark"
 
-/** How much of something is used: from 0 to 1. */
+/** The used share of something, from 0 to 1. */
 export function Meter({ label, value, text, tone }: { label: string; value: number; text: string; tone?: Tone }) {
   const part = Math.max(0, Math.min(1, value || 0))
   return (

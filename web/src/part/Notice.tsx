@@ -5,7 +5,7 @@ import { Button } from "./Button"
 import { Icon } from "./Icon"
 import type { Tone } from "./Mark"
 
-/** Something that is to be known about what is below it. */
+/** A message about the content below it. */
 export function Notice({ tone = "plain", title, children, action }: { tone?: Tone; title?: string; children?: ReactNode; action?: ReactNode }) {
   return (
     <div className={`notice ${tone}`} role={tone === "bad" ? "alert" : "status"}>
@@ -19,11 +19,14 @@ export function Notice({ tone = "plain", title, children, action }: { tone?: Ton
   )
 }
 
-/** An error of the API: a refusal, an answer that nobody has, or a failure look different. */
+/**
+ * An error of the API. A refusal, an unreachable or failing server, and other errors look
+ * different.
+ */
 export function Failure({ error, retry, children }: { error: Error; retry?: () => void; children?: ReactNode }) {
   const status = error instanceof StatusError ? error : undefined
   const unknown = status && (status.code === 0 || status.code >= 500)
-  const title = status?.refused ? t("common.refused") : status?.code === 0 ? t("common.unreachable") : unknown ? t("common.unknown") : t("common.failed")
+  const title = status?.refused ? t("common.refused") : status?.code === 0 ? t("common.unreachable") : unknown ? t("common.serverFailed") : t("common.failed")
   const tone = status?.refused ? "warn" : unknown ? "unknown" : "bad"
   return (
     <Notice tone={tone} title={title} action={retry && <Button onClick={retry}>{t("common.retry")}</Button>}>
@@ -33,7 +36,7 @@ export function Failure({ error, retry, children }: { error: Error; retry?: () =
   )
 }
 
-/** Nothing, and it is known that there is nothing. */
+/** Shown when it is certain that there are no items. */
 export function Empty({ title, children }: { title?: string; children?: ReactNode }) {
   return (
     <div className="empty">
@@ -45,7 +48,7 @@ export function Empty({ title, children }: { title?: string; children?: ReactNod
 
 const longMs = 10_000
 
-/** Where something will be, in its size. Where it is long in coming, that is said. */
+/** A placeholder in the size of the content. After longMs it says that the wait is long. */
 export function Skeleton({ lines = 1 }: { lines?: number }) {
   const [long, setLong] = useState(false)
   useEffect(() => {
@@ -62,7 +65,7 @@ export function Skeleton({ lines = 1 }: { lines?: number }) {
   return (
     <span className="skeleton" role="status" aria-label={t("common.loading")}>
       {Array.from({ length: lines }, (_, i) => (
-        // biome-ignore lint/suspicious/noArrayIndexKey: lines are nothing but their number.
+        // biome-ignore lint/suspicious/noArrayIndexKey: lines differ only by number.
         <span key={i} className="skeleton-line" style={{ width: `${92 - ((i * 17) % 40)}%` }} />
       ))}
     </span>

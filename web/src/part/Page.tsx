@@ -11,14 +11,14 @@ type Props = {
   title: string
   heading?: ReactNode
   about?: ReactNode
-  /** Pages that say more, each by its address. */
+  /** Related pages, each with its address. */
   links?: [href: string, title: string][]
   actions?: ReactNode
   full?: boolean
   children?: ReactNode
 }
 
-/** A screen: its heading, its actions and what it shows. full: its body scrolls by itself. */
+/** A screen: heading, actions and content. full: the content scrolls by itself. */
 export function Page({ title, heading, about, links = [], actions, full, children }: Props) {
   useEffect(() => {
     document.title = `${title} · Orrery`
@@ -54,7 +54,7 @@ export function Page({ title, heading, about, links = [], actions, full, childre
   )
 }
 
-/** A question about a right that fails is no refusal: what may be done is not known. */
+/** Shows that a permission could not be checked, which is not a refusal: actions may be missing. */
 function Unanswered() {
   const [first, ...others] = useUnanswered()
   if (!first) return null
@@ -66,7 +66,7 @@ function Unanswered() {
   )
 }
 
-/** A screen of something that is not there: it is on its way, cannot be had, or is gone. */
+/** A screen whose object is loading, cannot be read, or does not exist. */
 export function Absent({ title, answer, gone, children }: { title: string; answer: Answer<unknown>; gone: string; children?: ReactNode }) {
   const { error, reload } = answer
   return (
@@ -88,7 +88,7 @@ export function Section({ title, actions, children }: { title: string; actions?:
   )
 }
 
-/** Pairs of a name and what it is. */
+/** Pairs of a name and a value. */
 export function Facts({ facts }: { facts: [string, ReactNode][] }) {
   return (
     <dl className="facts">
@@ -102,7 +102,7 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
   )
 }
 
-/** A table of few rows; many go to the table of objects. */
+/** A table of few rows; long lists use Grid. */
 type TableProps = {
   label: string
   head: string[]
@@ -113,13 +113,13 @@ type TableProps = {
 
 export function SmallTable({ label, head, rows, onRow }: TableProps) {
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: users scroll it by keyboard.
     <section className="small-table" aria-label={label} tabIndex={0}>
       <table>
         <thead>
           <tr>
             {head.map((cell, i) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
+              // biome-ignore lint/suspicious/noArrayIndexKey: columns keep their order.
               <th key={i} scope="col">
                 {cell}
               </th>
@@ -130,7 +130,7 @@ export function SmallTable({ label, head, rows, onRow }: TableProps) {
           {rows.map((row) => (
             <tr key={row.key} data-row={row.key} onFocus={onRow && (() => onRow(row.key))}>
               {row.cells.map((cell, i) => (
-                // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
+                // biome-ignore lint/suspicious/noArrayIndexKey: columns keep their order.
                 <td key={i} data-label={head[i]}>
                   {cell}
                 </td>

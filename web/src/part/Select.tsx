@@ -5,7 +5,7 @@ type Option = { value: string; label: string }
 
 type Props = { id?: string; label: string; value: string; options: Option[]; onChange: (value: string) => void }
 
-/** One of a few. A value may be empty. */
+/** A choice of one option. A value may be empty. */
 export function Select({ id, label, value, options, onChange }: Props) {
   return (
     <Radix.Root value={`=${value}`} onValueChange={(v) => onChange(v.slice(1))}>

@@ -3,11 +3,12 @@ import { type ReactNode, useEffect, useRef } from "react"
 
 export type Tab = { value: string; label: ReactNode; content: ReactNode }
 
-/** Only the chosen tab is there. */
+/** Only the selected tab is rendered. */
 export function Tabs({ label, value, tabs, onChange }: { label: string; value: string; tabs: Tab[]; onChange: (value: string) => void }) {
   const list = useRef<HTMLDivElement>(null)
-  // The chosen one of a row that is wider than the screen is seen. The page itself does not move.
-  // biome-ignore lint/correctness/useExhaustiveDependencies: it is looked for when another is chosen.
+  // Scrolls the selected tab into view in a row that is wider than the screen. The page itself
+  // does not scroll.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: value selects the tab to show.
   useEffect(() => {
     const chosen = list.current?.querySelector<HTMLElement>('[data-state="active"]')
     if (list.current && chosen) list.current.scrollLeft = chosen.offsetLeft - list.current.offsetLeft - (list.current.clientWidth - chosen.offsetWidth) / 2

@@ -1,6 +1,9 @@
 import { useSearchParams } from "wouter"
 
-/** The parameters of the address, and a function that sets one of them, or takes it out if it is empty. */
+/**
+ * The parameters of the address, and a function that sets one, or removes it if the value is
+ * empty.
+ */
 export function useAddress(): [URLSearchParams, (name: string, value: string) => void] {
   const [params, setParams] = useSearchParams()
   const set = (name: string, value: string) =>

@@ -1,4 +1,4 @@
-/** Pure: what differs between two texts, line by line (Myers), with the middle of long equal stretches left out. */
+/** Pure: the line diff of two texts (Myers), without the middle of long equal parts. */
 export type Line = { kind: "same" | "added" | "removed"; text: string; before?: number; after?: number } | { kind: "gap"; count: number }
 
 const maxEdits = 4000
@@ -50,14 +50,14 @@ function middle(a: string[], b: string[], at: number): Exclude<Line, { kind: "ga
         y++
       }
       next.set(k, x)
-      if (x >= a.length && y >= b.length) return walk(trace, d)
+      if (x >= a.length && y >= b.length) return backtrack(trace, d)
     }
     reach = next
   }
-  // Too different to be worth it: all of one, then all of the other.
+  // Too many differences: remove all lines of one text, then add all of the other.
   return [...a.map((_, i) => removed(i)), ...b.map((_, j) => added(j))]
 
-  function walk(trace: Map<number, number>[], d: number) {
+  function backtrack(trace: Map<number, number>[], d: number) {
     const out: Exclude<Line, { kind: "gap" }>[] = []
     let x = a.length
     let y = b.length
@@ -81,7 +81,9 @@ function middle(a: string[], b: string[], at: number): Exclude<Line, { kind: "ga
   }
 }
 
-/** Pure: an object without what changes all the time and nobody compares. */
+/**
+ * Pure: an object without metadata that changes all the time and does not matter in a comparison.
+ */
 export function comparable<T>(object: T): T {
   if (!object || typeof object !== "object" || !("metadata" in object)) return object
   const { metadata, ...rest } = object as { metadata?: Record<string, unknown> }

@@ -1,4 +1,4 @@
-/** Pure: whether each word is somewhere in the texts. */
+/** Pure: whether each of the words occurs in one of the texts. */
 export function hasWords(words: string, texts: (string | undefined)[]): boolean {
   const text = texts.join(" ").toLowerCase()
   return words

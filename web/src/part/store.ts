@@ -1,6 +1,6 @@
 import { useSyncExternalStore } from "react"
 
-/** A value outside of components, which those that use it follow. */
+/** A value outside of components. Components that use it are rendered again when it changes. */
 export function store<T>(first: T) {
   let value = first
   const listeners = new Set<() => void>()

@@ -1,4 +1,4 @@
-/** Pure: how long something takes or is ago, as kubectl writes it. */
+/** Pure: a duration or an age, formatted as by kubectl. */
 export function age(ms: number): string {
   const s = Math.max(0, Math.floor(ms / 1000))
   if (s < 120) return `${s}s`

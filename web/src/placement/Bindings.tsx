@@ -26,7 +26,7 @@ interface Condition {
 const shown = 500
 const keyOf = (b: Obj) => b.metadata.uid ?? `${b.metadata.namespace ?? ""}/${b.metadata.name}`
 
-/** What is placed, as far as the user may see it: trouble first. */
+/** The bindings that the user may list, those with problems first. */
 export function Bindings() {
   const answer = useAnswer(async (signal) => (await bindings(undefined, signal, shown)) ?? "refused", "bindings", 5_000)
   const nothing = answer.data === "refused"
@@ -47,7 +47,10 @@ export function Bindings() {
   )
 }
 
-/** The first condition that is not True says how a placement fares. */
+/**
+ * The condition that describes a binding's state: the first that is False, else the first that is
+ * Unknown.
+ */
 function worst(b: Obj): Condition | undefined {
   const all: Condition[] = b.status?.conditions ?? []
   const order = ["Scheduled", "FullyApplied", "Healthy"].flatMap((type) => all.filter((c) => c.type === type))
@@ -100,7 +103,9 @@ function Table({ bindings }: { bindings: Obj[] }) {
             kind,
             namespace,
             <span key="state" title={is?.message}>
-              <Mark tone={waits ? "warn" : toneOf(is?.status ?? "")}>{is?.reason ?? t("common.unknown")}</Mark>
+              <Mark tone={waits ? "warn" : toneOf(is?.status ?? "")}>
+                {is?.reason === "CannotJudge" ? t("placement.CannotJudge") : (is?.reason ?? t("common.unknown"))}
+              </Mark>
             </span>,
             counts ? t("placement.appliedIn", { applied: counts.applied ?? 0, total: counts.total }) : "",
             <Link key="policy" href={policyLink({ ...b.spec.policyRef, namespace })}>

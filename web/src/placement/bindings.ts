@@ -5,7 +5,7 @@ export const clustersOf = (binding: Obj): string[] => (binding.spec.clusters ?? 
 
 const page = 500
 
-/** What a list has, page by page: all of it, or at least so many if there are more. */
+/** Reads a list page by page, until its end or until at least `most` items are read. */
 async function read(path: string, most: number, signal?: AbortSignal) {
   const items: Obj[] = []
   let from: string | undefined
@@ -17,7 +17,10 @@ async function read(path: string, most: number, signal?: AbortSignal) {
   return { items, more: from !== undefined && from !== "" }
 }
 
-/** The bindings that somebody may list, of one namespace or of all and of none, and whether there are others. undefined: they may list none. */
+/**
+ * The bindings that the user may list: of one namespace, or of all namespaces and cluster-scoped
+ * objects. more: there are others; whole: these are all. undefined: the user may list none.
+ */
 export async function bindings(
   namespace?: string,
   signal?: AbortSignal,

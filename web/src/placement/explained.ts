@@ -1,6 +1,6 @@
 import type { Difference } from "../hub/fields"
 
-// What the fleet API answers about placements: placements, works and placementreviews.
+// The fleet API's answers about placements: placements, works and placementreviews.
 
 export interface ExplainedObject {
   apiVersion: string

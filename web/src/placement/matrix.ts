@@ -1,6 +1,6 @@
 import type { Work } from "./explained"
 
-// One workload in all of its clusters, a row for each: what is there beside what is wanted.
+// One workload in all of its clusters, a row for each, with the live and the wanted state.
 
 export type Tone = "good" | "warn" | "bad" | "unknown" | "plain"
 
@@ -8,9 +8,9 @@ export interface Image {
   container: string
   wanted?: string
   live?: string
-  /** The cluster has another than is rendered for it. */
+  /** The cluster has another image than the one rendered for it. */
   differs: boolean
-  /** Most clusters are to have another. */
+  /** Most clusters should have another image. */
   odd: boolean
 }
 
@@ -24,10 +24,13 @@ export interface MatrixRow {
   replicas?: { ready?: number; asked?: number; wanted?: number; tone: Tone }
   images: Image[]
   overrides: { name: string; kind: string; namespace?: string }[]
-  /** Fields that differ from what is rendered; undefined: that is not known, and driftUnknown says why. */
+  /**
+   * The number of fields that differ from the rendered object; undefined: unknown, and
+   * driftUnknown is the reason.
+   */
   drift?: number
   driftUnknown?: string
-  /** What has to be said of it: why it is not as it is to be. */
+  /** Why the object is not as wanted. */
   message?: string
   lastSeen?: string
 }
@@ -38,7 +41,7 @@ function replicas(w: Work): MatrixRow["replicas"] {
   return { ready: w.ready, asked: w.asked, wanted: w.wanted, tone }
 }
 
-/** How a row looks as a whole. What is not known is never red. */
+/** The tone of a row. An unknown state is never red. */
 function tone(w: Work): Tone {
   if (w.state === "Unknown") return "unknown"
   if (!w.placed) return "plain"
@@ -86,7 +89,7 @@ export interface Sum {
   drifted: number
   ready: number
   wanted: number
-  /** Replicas are told of some cluster. */
+  /** Whether some cluster reports replicas. */
   counted: boolean
 }
 
@@ -106,7 +109,10 @@ export function sum(rows: MatrixRow[]): Sum {
   return s
 }
 
-/** The name of an image without its registry, where that is long: what two of them differ in stays. */
+/**
+ * The name of an image without its registry path. A digest is shortened, but still differs from
+ * others.
+ */
 export function shortImage(image: string): string {
   const digest = image.indexOf("@sha256:")
   const named = digest < 0 ? image : `${image.slice(0, digest)}@${image.slice(digest + 8, digest + 20)}…`

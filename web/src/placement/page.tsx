@@ -78,7 +78,7 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
   const replicas = rows.some((r) => r.replicas)
   const images = rows.some((r) => r.images.length)
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: users scroll it by keyboard.
     <section className="matrix" aria-label={t("placement.title")} tabIndex={0}>
       <table>
         <thead>
@@ -175,7 +175,10 @@ function Replicas({ of }: { of: NonNullable<MatrixRow["replicas"]> }) {
   )
 }
 
-/** What is rendered for a cluster beside what is there: first the fields of the hub that differ, then both as a whole. */
+/**
+ * The object rendered for a cluster beside the live one: first the fields of the hub that differ,
+ * then both as a whole.
+ */
 function CellDiff({ of, cluster, onClose }: { of: string; cluster: string; onClose: () => void }) {
   const works = useGet<WorkList>(`${fleet}/works`, { of, cluster })
   const work: Work | undefined = works.data?.items?.[0]

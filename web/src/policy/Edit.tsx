@@ -30,7 +30,7 @@ const Editor = later(() => import("../object/Editor"), 12)
 
 interface Draft {
   text: string
-  /** What it was when the editing began; undefined of a new one. */
+  /** The object when the editing began; undefined for a new one. */
   base?: JsonObject
 }
 
@@ -39,7 +39,7 @@ const identity: Spec[] = [
   { as: "text", at: ["namespace"], label: "common.namespace" },
 ]
 
-/** A policy as a form and as YAML, which are two views of one text. */
+/** A policy as a form and as YAML: two views of one text. */
 export function Edit({ kind, namespace, name }: { kind: PolicyKind; namespace: string; name: string }) {
   const live = useGet<Obj>(name ? path(kind, namespace, name) : undefined, undefined, 5_000)
   if (name && !live.data) return <Absent title={name} answer={live} gone={t("policy.gone", { name })} />
@@ -154,7 +154,7 @@ function Editing({ kind, namespace, live, reload }: { kind: PolicyKind; namespac
           {live && <Conditions object={live} />}
           {params.get("view") !== "yaml" && (
             <Section title="YAML">
-              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard. */}
+              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: users scroll it by keyboard. */}
               <pre className="policy-text selectable" tabIndex={0}>
                 {now}
               </pre>

@@ -14,7 +14,7 @@ export interface Form {
   problems: Problem[]
 }
 
-/** Fields of the object at a path. Each shows one value and puts it back. */
+/** The fields of the object at a path. Each shows and sets one value. */
 export function Fields({ specs, path, ...form }: Form & { specs: Spec[]; path: Path }) {
   return specs.filter((s) => s.when?.(at(form.object, path)) ?? true).map((s) => <One key={`${s.as} ${s.at.join("/")}`} spec={s} path={path} {...form} />)
 }
@@ -107,13 +107,16 @@ interface LineProps<V> {
   readOnly: boolean
   type?: string
   value: string
-  /** What a line means; undefined: nothing, which is said, and not put. */
+  /**
+   * The value of an input; undefined: invalid. An invalid input shows the error and sets no
+   * value.
+   */
   read: (line: string) => V | undefined
   onValue: (value: V) => void
   wrong?: string
 }
 
-/** A line that means a value. While it is written it stays as it is written. */
+/** An input for a value. While the user edits, it keeps the text as typed. */
 function Line<V>({ label, hint, error, example, readOnly, type, value, read, onValue, wrong }: LineProps<V>) {
   const [draft, setDraft] = useState<string>()
   const senseless = draft !== undefined && read(draft) === undefined
@@ -161,7 +164,7 @@ function parse(line: string): Value {
   }
 }
 
-/** A value as JSON; a text that JSON would read as something else is in quotes. */
+/** A value as JSON. A string is quoted only if JSON would parse it as another value. */
 function show(v: Value): string {
   if (v === undefined) return ""
   return typeof v === "string" && parse(v) === v ? v : JSON.stringify(v)

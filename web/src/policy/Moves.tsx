@@ -12,10 +12,13 @@ import { type Change, type Move, moves, much } from "./moves"
 
 const shown = 20
 
-/** Is told whether much moves: undefined while that is asked, and no longer true when nobody asks. */
+/**
+ * Receives whether the user must confirm the moves: undefined while the hub is asked, false when
+ * the component is removed.
+ */
 type OnMany = (is: boolean | undefined) => void
 
-/** What a change moves between which clusters. */
+/** The replicas and copies that a change moves between clusters. */
 export function Moves({ about = t("policy.moves"), change, onMany }: { about?: string; change: Change; onMany: OnMany }) {
   const { data, error, loading, reload } = useAnswer((signal) => moves(change, signal), JSON.stringify(change))
   const is = error ? true : loading || !data ? undefined : much(data)
@@ -64,7 +67,10 @@ function Moving({ move: { of, clusters = [], hidden = 0, policy, ...m }, by }: {
   )
 }
 
-/** What an edit moves: of a policy that places, be it new or deleted, and of a cluster's labels. */
+/**
+ * The moves of an edit: of a propagation policy, including a new or deleted one, or of a
+ * cluster's labels.
+ */
 export function EditMoves({ before, after, onMany }: { before?: Obj; after?: Obj; onMany: OnMany }) {
   const is = after ?? before
   if (!is) return null

@@ -15,7 +15,10 @@ import { at, group, kinds, type PolicyKind, text, type Value } from "./form"
 
 const [pauseMs, againMs] = [300, 10_000]
 
-/** Which clusters the scheduler would take now, by what the form says: asked a moment after the last change, and now and then, as clusters change, too. */
+/**
+ * The clusters that the scheduler would choose now for the form. It is asked after a pause in the
+ * changes, and repeatedly because clusters change.
+ */
 export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
   const namespace = kinds[kind].namespaced ? text(object, ["metadata", "namespace"]) : ""
   const may = useCan({ verb: "create", group, resource: kinds[kind].plural, namespace: namespace || undefined })
@@ -27,7 +30,7 @@ export function Preview({ kind, object }: { kind: PolicyKind; object: Value }) {
     return post<Review>(`${fleet}/placementreviews`, review, undefined, signal)
   }
   const { data, error } = useAnswer(may && spec === asked ? ask : undefined, asked, againMs)
-  // Until there is an answer the last one stays, marked as one to an earlier question.
+  // Until there is an answer, the last one stays, marked as outdated.
   const last = useRef<Review>(undefined)
   if (data) last.current = data
   if (may === false) return null

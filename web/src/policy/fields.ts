@@ -2,28 +2,28 @@ import { examples } from "../join/command"
 import type { Key } from "../text/text"
 import { at, kinds, list, type Path, type PolicyKind, text, type Value } from "./form"
 
-// The forms of policies as data: which fields there are, in their order, and how each is written.
+// The forms of policies as data: the fields in their order, with the type of each.
 
 interface Common {
   at: Path
   label: Key
   hint?: Key
   example?: string
-  /** Whether it is shown, by the object that it is a field of. */
+  /** Whether the field is shown, for the object that contains it. */
   when?: (of: Value) => boolean
 }
 
 export type Spec = Common &
   (
     | { as: "text" | "names" | "labels" | "number" | "check" | "json" }
-    /** The first is what counts where nothing is said. */
+    /** The first option is the default. */
     | { as: "choice"; options: [string, Key][] }
     | { as: "rows"; add: Key; fresh: (count: number) => Value; fields: Spec[] }
-    /** provider, region or zone of an affinity, among the expressions of its fieldSelector. */
+    /** provider, region or zone of an affinity, stored as an expression of its fieldSelector. */
     | { as: "oneOf" }
-    /** On: the whole has this value; off: it is not there. */
+    /** On: the field has this value; off: it is absent. */
     | { as: "switch"; value: Value }
-    /** What the form does not show of an affinity. */
+    /** The parts of an affinity that the form does not show. */
     | { as: "unseen" }
   )
 
@@ -310,7 +310,7 @@ const overriders: Spec[] = [
   },
 ]
 
-// A single rule may be written in an older way, directly in spec: it is edited where it stands.
+// A single rule may have the older form, directly in spec. It is edited there.
 const old = (spec: Value) => at(spec, ["overriders"]) !== undefined && list(spec, ["overrideRules"]).length === 0
 const oldRule = [...inside(affinity, "targetCluster"), ...inside(overriders, "overriders")].map((s): Spec => ({ ...s, when: old }))
 

@@ -1,5 +1,5 @@
-// A policy is edited as the object that it is: each field of the form puts one value at one path, and what the form does not
-// know stays as it was.
+// A policy is edited as an object: each field of the form sets one value at one path. Fields that
+// the form does not know stay unchanged.
 
 import { get, isObject, type Json, list as listOf, text as textOf } from "../hub/fields"
 
@@ -15,8 +15,9 @@ function nothing(v: Value): boolean {
 }
 
 /**
- * The object with a value at a path; everything else is the same, and what lies on the way is made. Nothing (undefined, "", an
- * empty list or object) takes the field away, and what is empty then on the way to it; elements of lists stay where they are.
+ * Returns the object with a value set at a path; missing parents are created. An empty value
+ * (undefined, "", an empty list or object) removes the field and parents that become empty.
+ * Elements of lists keep their index.
  */
 export function put(object: Value, path: Path, value: Value): Value {
   const [step, ...rest] = path
@@ -45,12 +46,12 @@ export function remove(object: Value, path: Path, index: number): Value {
   )
 }
 
-/** Names of a list, as they are written in one line, and back. */
+/** The names in a line. */
 export function names(line: string): string[] {
   return [...new Set(line.split(/[\s,]+/).filter(Boolean))]
 }
 
-/** Labels as kubectl writes them, k=v,k=v; undefined of a line that has something without "=". */
+/** Parses labels as kubectl writes them, k=v,k=v; undefined: a part has no "=". */
 export function labels(line: string): Record<string, string> | undefined {
   const of: Record<string, string> = {}
   for (const part of names(line)) {
@@ -87,7 +88,7 @@ export function path(kind: PolicyKind, namespace?: string, name?: string): strin
   return `/apis/${group}/${version}${ns}/${k.plural}${name ? `/${encodeURIComponent(name)}` : ""}`
 }
 
-/** A policy to begin with. */
+/** A new policy. */
 export function fresh(kind: PolicyKind, namespace: string): Value {
   const metadata = { name: "", ...(kinds[kind].namespaced ? { namespace } : {}) }
   const resourceSelectors = [{ apiVersion: "apps/v1", kind: "Deployment" }]
@@ -97,11 +98,11 @@ export function fresh(kind: PolicyKind, namespace: string): Value {
 
 export interface Problem {
   path: Path
-  /** A key of the texts of policies. */
+  /** A key of the texts for policies. */
   key: "needsName" | "needsSelector" | "needsKind" | "needsVersion" | "needsRule" | "bothAffinities" | "needsGroupName" | "badWeight"
 }
 
-/** What is wrong before the hub is asked. Everything else is the hub's to say, by a dry run. */
+/** Errors that are found without the hub. A dry run at the hub finds all others. */
 export function problems(kind: PolicyKind, object: Value): Problem[] {
   const all: Problem[] = []
   if (!text(object, ["metadata", "name"])) all.push({ path: ["metadata", "name"], key: "needsName" })
@@ -130,7 +131,10 @@ export function problems(kind: PolicyKind, object: Value): Problem[] {
   return all
 }
 
-/** What a cluster's field must be one of, by a fieldSelector's expression with In; other expressions stay as they are. */
+/**
+ * The allowed values of a cluster's field: those of a fieldSelector expression with In. Other
+ * expressions stay unchanged.
+ */
 export function oneOf(affinity: Value, key: string): string[] {
   const found = list(affinity, ["fieldSelector", "matchExpressions"]).find((e) => text(e, ["key"]) === key && text(e, ["operator"]) === "In")
   return list(found, ["values"]).map(String)
@@ -144,7 +148,10 @@ export function setOneOf(affinity: Value, key: string, values: string[]): Value 
   return i < 0 ? append(affinity, path, { key, operator: "In", values }) : put(affinity, [...path, i, "values"], values)
 }
 
-/** How many expressions of an affinity the form does not show: they are kept, and edited as YAML. */
+/**
+ * The number of expressions of an affinity that the form does not show. They are kept, and can be
+ * edited as YAML.
+ */
 export function unseen(affinity: Value): number {
   const fields = list(affinity, ["fieldSelector", "matchExpressions"]).filter((e) => text(e, ["operator"]) !== "In")
   return fields.length + list(affinity, ["labelSelector", "matchExpressions"]).length

@@ -1,20 +1,20 @@
-// What a change moves that nobody made yet: told by the hub, which stores nothing of it.
+// Preview of the moves that a change would cause. The hub computes it and stores nothing.
 
 import { fleet, post, StatusError } from "../hub/client"
 import { many } from "../table/selection"
 
-/** What a cluster has of an object: kinds without replicas have none. */
+/** A cluster's share of an object; kinds without replicas have no number. */
 type Share = { replicas?: number }
 
 export interface Move {
   of: { kind: string; namespace?: string; name: string }
   policy?: { name: string }
   clusters?: { name: string; from?: Share; to?: Share }[]
-  /** How many clusters somebody may not see. */
+  /** The number of clusters that the user may not see. */
   hidden?: number
-  /** No cluster is left for it, and nothing is waited for. */
+  /** No cluster is left for the object, and its removal waits for nothing. */
   atOnce?: boolean
-  /** Not before it changes next. */
+  /** The object moves only when it changes next. */
   later?: boolean
   message?: string
 }
@@ -23,13 +23,13 @@ export interface Moves {
   looked: number
   moving: number
   hidden?: number
-  /** Whether this is all that there is. */
+  /** Whether all moves are known. */
   exact: boolean
-  /** The first of those that move; those that lose something come first. */
+  /** The first objects that move; those that leave a cluster come first. */
   items?: Move[]
 }
 
-/** A policy or a cluster as it would be. */
+/** A policy or a cluster after the change. */
 export interface Change {
   policy?: { namespace?: string; name: string; spec?: object }
   cluster?: { name: string; leaves?: true; labels?: object }
@@ -44,12 +44,18 @@ export async function moves(change: Change, signal?: AbortSignal): Promise<Moves
 
 const loses = (m: Move) => (m.clusters?.filter((c) => !c.to).length ?? 0) + (m.hidden ?? 0)
 
-/** In how many places something stops: what is not told counts, too, unless all that loses something was told before. */
+/**
+ * The number of places that objects leave. Unlisted moves count as one each; if the listed ones
+ * already end with moves that leave no cluster, only hidden ones count.
+ */
 export function leaving({ items = [], moving, hidden = 0 }: Moves): number {
   const last = items.at(-1)
-  const untold = last && loses(last) === 0 ? hidden : moving - items.length
-  return items.reduce((n, m) => n + loses(m), untold)
+  const unlisted = last && loses(last) === 0 ? hidden : moving - items.length
+  return items.reduce((n, m) => n + loses(m), unlisted)
 }
 
-/** Whether so much moves that somebody has to be sure: what nobody can tell is, and what goes everywhere at once. */
+/**
+ * Whether the user must confirm the moves: if not all are known, if objects leave many places, or
+ * if one leaves its last cluster at once.
+ */
 export const much = (of: Moves) => !of.exact || leaving(of) > many || of.items?.some((m) => m.atOnce) === true

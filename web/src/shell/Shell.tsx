@@ -16,7 +16,7 @@ import { execQuery } from "./exec"
 
 const Terminal = later(() => import("./Terminal"))
 
-/** A shell in a container of an object's pods. */
+/** A shell in a container of one of the object's pods. */
 export default function Shell({ of, object, container }: { of: Ref; object: Obj; container: string }) {
   const answer = usePods(of, object)
   const [pod, setPod] = useState("")

@@ -8,10 +8,10 @@ import { t } from "../text/text"
 import { type Ended, Exec, PROTOCOL, type Socket } from "./exec"
 import "./shell.css"
 
-/** What is silent for a minute is ended by many a proxy. */
+/** Many proxies close a connection that is silent for a minute. */
 const pingEvery = 20_000
 
-/** What container runtimes say of a program that is not in the image. */
+/** The errors of container runtimes for a program that is not in the image. */
 const noProgram = /executable file .*not found|no such file or directory/i
 
 export default function Terminal({ path, query }: { path: string; query: string }) {
@@ -50,7 +50,7 @@ export default function Terminal({ path, query }: { path: string; query: string 
         if (!opened) void why(path, query).then(setRefused)
       },
     })
-    // Tab is the shell's: this key leads out of it.
+    // The shell uses Tab, so F6 moves the focus out of the terminal.
     terminal.attachCustomKeyEventHandler((e) => {
       if (e.key !== "F6") return true
       if (e.type === "keydown") host.current?.closest(".stack")?.querySelector("button")?.focus()
@@ -92,7 +92,10 @@ export default function Terminal({ path, query }: { path: string; query: string 
   )
 }
 
-/** Browsers do not say why a WebSocket was refused: the same request without the upgrade is answered with the reason. */
+/**
+ * Browsers do not report why a WebSocket was refused. The same request without the upgrade
+ * returns the reason.
+ */
 async function why(path: string, query: string): Promise<StatusError | undefined> {
   try {
     await request(`${path}?${query}`)

@@ -1,4 +1,5 @@
-// The protocol of kubectl exec over a WebSocket: v5.channel.k8s.io. The first byte of each frame says what the rest is.
+// The protocol of kubectl exec over a WebSocket: v5.channel.k8s.io. The first byte of each frame
+// is its channel.
 
 import { t } from "../text/text"
 
@@ -6,15 +7,15 @@ export const PROTOCOL = "v5.channel.k8s.io"
 
 const channel = { stdin: 0, stdout: 1, stderr: 2, status: 3, resize: 4 } as const
 
-/** Ended says how a session came to its end. */
+/** Ended is the end of a session. */
 export interface Ended {
-  /** What the program returned, if it ran to its end. */
+  /** The exit code, if the program ended. */
   code?: number
-  /** What went wrong, in the words of whoever said so; "" if nothing did. */
+  /** The error as the server reported it; "" without an error. */
   message: string
 }
 
-/** Socket is the part of a WebSocket that is used. */
+/** Socket is the part of WebSocket that Exec uses. */
 export interface Socket {
   binaryType: string
   readonly readyState: number
@@ -33,7 +34,10 @@ export interface Screen {
 
 const OPEN = 1
 
-/** Exec is one session. What is typed, and how large the screen is, before it is open is sent when it is. */
+/**
+ * Exec is one session. Input and the size of the screen are kept until the socket is open, and
+ * sent then.
+ */
 export class Exec {
   private size: { Width: number; Height: number } | undefined
   private typed: Uint8Array<ArrayBuffer>[] = []
@@ -71,13 +75,16 @@ export class Exec {
     this.ping()
   }
 
-  /** ping says again how large the screen is: proxies on the way end what is silent, and browsers cannot send pings. */
+  /**
+   * ping sends the screen size again: proxies close silent connections, and browsers cannot send
+   * pings.
+   */
   ping() {
     if (this.size && this.socket.readyState === OPEN) this.frame(channel.resize, encode(JSON.stringify(this.size)))
   }
 
   close() {
-    this.over = true // nobody is there to be told
+    this.over = true // no end is reported
     this.socket.close()
   }
 
@@ -90,7 +97,7 @@ export class Exec {
 
   private received(frame: Uint8Array) {
     const data = frame.subarray(1)
-    if (data.length === 0) return // a channel that opens, or ends
+    if (data.length === 0) return // a channel that opens or closes
     if (frame[0] === channel.stdout || frame[0] === channel.stderr) this.screen.write(data)
     else if (frame[0] === channel.status) {
       this.status = readStatus(new TextDecoder().decode(data))
@@ -116,7 +123,7 @@ interface Status {
   details?: { causes?: { reason?: string; message?: string }[] }
 }
 
-/** readStatus reads the Status that a session ends with. */
+/** readStatus parses the Status at the end of a session. */
 export function readStatus(text: string): Ended {
   let status: Status
   try {
@@ -130,7 +137,7 @@ export function readStatus(text: string): Ended {
   return { message: status.message ?? text }
 }
 
-/** execQuery asks for a shell, or another command, in a container. */
+/** execQuery returns the query for a shell, or another command, in a container. */
 export function execQuery(container: string, command: string[]): string {
   const query = new URLSearchParams({ container, stdin: "true", stdout: "true", tty: "true" })
   for (const part of command) query.append("command", part)

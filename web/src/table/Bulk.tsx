@@ -30,14 +30,20 @@ const none: Result = { done: 0, failed: [] }
 
 type Props = { act: Act; rows: Row[]; kindOf: (row: Row) => Kind; onClose: () => void; onDone: () => void }
 
-/** Does something to rows; a cluster that is to leave the fleet does so as from its own page. */
+/**
+ * The dialog for an action on rows. For a single Cluster that leaves the fleet it is the dialog
+ * of the cluster's page.
+ */
 export default function Bulk(props: Props) {
   const [row, ...others] = props.rows
   if (props.act !== "delete" || !row || others.length > 0 || alongWith(row) !== "fleet") return <Acts {...props} />
   return <UnjoinNamed name={row.name} onClose={props.onClose} />
 }
 
-/** What is about to happen in which cluster, whether they would refuse it, and then what happened. */
+/**
+ * Shows what will happen in each cluster, which clusters would refuse it (dry run), and then the
+ * results.
+ */
 function Acts({ act, rows, kindOf, onClose, onDone }: Props) {
   const [typed, setTyped] = useState("")
   const [replicas, setReplicas] = useState("1")
@@ -48,7 +54,7 @@ function Acts({ act, rows, kindOf, onClose, onDone }: Props) {
   const copies = useCopies(act === "delete" ? toCheck : [])
   const asksTyped = act === "delete" && (rows.length > many || (copies.data?.length ?? 0) > 1 || rows.some(alongWith))
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: what was selected when it opened.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the rows from when it opened.
   useEffect(() => {
     let shown = true
     void forEach(
@@ -142,12 +148,15 @@ function Acts({ act, rows, kindOf, onClose, onDone }: Props) {
   )
 }
 
-/** The clusters in which copies go with what is deleted at the hub; none of what is in clusters. */
+/**
+ * The clusters that lose copies when these objects of the hub are deleted; rows in clusters have
+ * none.
+ */
 function useCopies(rows: Row[]): Answer<string[]> {
   const ofs = rows.flatMap((row) => (row.cluster ? [] : ofRef({ ...row, group: groupOf(row.apiVersion) })))
   const ask = async (signal: AbortSignal) => {
-    const told = await Promise.all(ofs.map((of): Promise<Explanation> => get(`${fleet}/placements`, { of }, signal)))
-    return [...new Set(told.flatMap(copiesOf))].sort()
+    const explanations = await Promise.all(ofs.map((of): Promise<Explanation> => get(`${fleet}/placements`, { of }, signal)))
+    return [...new Set(explanations.flatMap(copiesOf))].sort()
   }
   return useAnswer(ofs.length ? ask : undefined, JSON.stringify(["copies", ofs]))
 }

@@ -4,7 +4,7 @@ import { Answered } from "../part/Answered"
 import { number, t } from "../text/text"
 import { has } from "./query"
 
-/** How many objects there are by one thing; one of them narrows the query, and again widens it. */
+/** The number of objects by one field. A click on a value adds it to the query, or removes it. */
 export function Facets({ path, query, by, q, onToggle }: { path: string; query: string; by: string; q: string; onToggle: (value: string) => void }) {
   const params = Object.fromEntries(new URLSearchParams(query))
   delete params.orderby

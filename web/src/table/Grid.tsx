@@ -10,14 +10,14 @@ import { idOf } from "./selection"
 
 type Props = {
   label: string
-  /** What the rows answer: those of another one begin at the top. */
+  /** Identifies the query: rows of another query begin at the top. */
   question: string
   window: Window
   columns: Shown[]
   sort: string
   selected: Map<string, Row>
   at: number
-  /** The row that the cursor is on, if it is still there. */
+  /** The row of the cursor, if it still exists. */
   current?: Row
   link: (row: Row) => string
   onWindow: (offset: number, limit: number) => void
@@ -29,7 +29,7 @@ type Props = {
   empty: ReactNode
 }
 
-/** Rows of a window of a list, of which only those on screen are in the document. */
+/** A window of a list. Only the rows on screen are in the document. */
 export function Grid(p: Props) {
   const body = useRef<HTMLDivElement>(null)
   const [top, setTop] = useState(0)
@@ -52,14 +52,14 @@ export function Grid(p: Props) {
     return () => observer.disconnect()
   }, [])
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: where another question begins.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another question starts at the top.
   useLayoutEffect(() => go(0), [p.question])
 
   const { onWindow } = p
   const want = asked(first, count)
   useEffect(() => onWindow(want.offset, want.limit), [onWindow, want.offset, want.limit])
 
-  /** The position among the rows; where the scroll bar stands follows from it. */
+  /** Sets the position among the rows; the scroll bar follows. */
   const go = useCallback(
     (to: number) => {
       virtual.current = Math.max(0, Math.min(to, frame.total * frame.row - frame.view))
@@ -70,12 +70,12 @@ export function Grid(p: Props) {
   )
   const onScroll = () => {
     const scrolled = body.current!.scrollTop
-    // What go() set comes back rounded: then the finer position counts.
+    // The browser rounds the scroll position that go() set; the exact position is kept.
     if (Math.abs(scrolled - virtual.current / ratio) > 1) virtual.current = scrolled * ratio
     setTop(virtual.current)
   }
 
-  // Where one pixel is many rows, a wheel goes by rows and not by pixels of the bar.
+  // If one pixel of the scroll bar is many rows, the wheel scrolls by rows instead.
   useEffect(() => {
     const element = body.current!
     if (ratio === 1) return
@@ -111,7 +111,7 @@ export function Grid(p: Props) {
   const stale = staleColumn(w.columns)
   const rows: ReactNode[] = []
   const pool = Math.ceil(frame.view / frame.row) + 10
-  // What rows call stays the same, so that scrolling draws only those that are new.
+  // The callbacks of rows stay the same, so that scrolling renders only new rows.
   const latest = useRef(p)
   latest.current = p
   const act = useMemo<Acts>(
@@ -129,7 +129,7 @@ export function Grid(p: Props) {
     const y = ratio === 1 ? i * frame.row : scrollTop + (i * frame.row - top)
     rows.push(
       <GridRow
-        // Rows that leave the screen are used for those that come to it.
+        // Elements of rows that leave the screen are reused for rows that enter it.
         key={i % pool}
         columns={p.columns}
         narrow={narrow}
@@ -212,7 +212,7 @@ type RowProps = {
   narrow: boolean
   current: boolean
   selected: boolean
-  /** The row is the last that was known, as of since. */
+  /** The row is the last known one, from `since`. */
   old: boolean
   since?: string
   stale: number
@@ -232,7 +232,7 @@ const GridRow = memo(function GridRow({ index, row, y, height, template, columns
   }
   const look = `grid-row ${current ? "current" : ""} ${selected ? "selected" : ""} ${row.deleted ? "leaving" : ""} ${old ? "last-known" : ""}`
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the grid, which knows the current row.
+    // biome-ignore lint/a11y/useKeyWithClickEvents: the grid handles keys.
     <div id={`row-${index}`} role="row" aria-rowindex={index + 2} aria-selected={selected} className={look} style={at} onClick={() => act.onAt(index, row)}>
       <span role="gridcell" className="grid-mark">
         <input type="checkbox" tabIndex={-1} aria-label={t("table.select", { name: row.name })} checked={selected} onChange={() => act.onToggle(row)} />
@@ -278,7 +278,7 @@ function Cell({ row, column, link, onOpen }: { row: Row; column: Shown; link: st
   )
 }
 
-/** On a phone a row is two lines: the name and its state, and below it where it is and the rest. */
+/** On a phone a row has two lines: name and state, then the rest. */
 type NarrowProps = { row: Row; columns: Shown[]; since?: string; stale: number; link: string; onOpen: () => void }
 
 function NarrowCells({ row, columns, since, stale, link, onOpen }: NarrowProps) {

@@ -7,7 +7,10 @@ import { Icon } from "../part/Icon"
 import { t } from "../text/text"
 import { accept, complete, completion, counted, keyAt } from "./query"
 
-/** Values of a key that there are, by counts of the list, asked for once somebody types the key. */
+/**
+ * The existing values of a key, from counts of the list. They are requested when the user types
+ * the key.
+ */
 function useValues(path: string | undefined, key: string | undefined): string[] {
   const by = key && path ? counted[key] : undefined
   const name = `${path} ${by}`
@@ -45,7 +48,7 @@ export function QueryBox({ value, kinds, path, onChange, onLeave }: Props) {
     setText((now) => (now.trim() === value ? now : value))
   }, [value])
 
-  // Who leaves the page is not brought back to it by what they had typed.
+  // A user who leaves the page is not returned to it by a pending change.
   useEffect(() => () => clearTimeout(timer.current), [])
 
   const values = useValues(path, open ? keyAt(text, cursor) : undefined)
@@ -127,7 +130,7 @@ export function QueryBox({ value, kinds, path, onChange, onLeave }: Props) {
       )}
       <div id={`${id}-options`} role="listbox" aria-label={t("table.options")} className={options.length ? "menu query-options" : "hidden"}>
         {options.map((option, i) => (
-          // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the box.
+          // biome-ignore lint/a11y/useKeyWithClickEvents: the box handles keys.
           <div
             key={option}
             id={`${id}-${i}`}

@@ -8,7 +8,7 @@ import { Menu, MenuItem, MenuLabel, MenuLine } from "../part/Menu"
 import { t } from "../text/text"
 import { forget, keep, views } from "./views"
 
-/** Views by name, kept in this browser. */
+/** Named views, kept in this browser. */
 export function Views({ search, onOpen }: { search: string; onOpen: (search: string) => void }) {
   const [all, setAll] = useState(() => views(localStorage))
   const [asking, setAsking] = useState(false)

@@ -2,10 +2,13 @@ import { lastKinds } from "../hub/kinds"
 import { live } from "../hub/live"
 import { question, readState } from "./state"
 
-/** The rows that a table asks for first. */
+/** The rows that a table requests first. */
 export const firstRows = { offset: 0, limit: 120 }
 
-/** Asks for the rows of the table that the address is of before it is drawn: of what the name of its kind meant last. */
+/**
+ * Requests the rows of the table in the address before the table is rendered, for the kind that
+ * this tab last knew by that name.
+ */
 export function askAhead(): void {
   const state = readState(location.search)
   if (location.pathname !== "/console/table" || state.hub) return

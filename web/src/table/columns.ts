@@ -1,13 +1,13 @@
-/** Pure: which columns of a window are shown, how wide, and how cells look. */
+/** Pure: the columns of a table, their widths, and the look of cells. */
 import type { Column } from "../hub/client"
 import { type Fleet, type Freshness, freshnessIn } from "../hub/freshness"
 import type { Row } from "../hub/live"
 import { type Tone, toneOf } from "../part/Mark"
 
-/** index -1 is the namespace, of which tables of one kind have no column. */
+/** index -1 is the namespace: tables of one kind have no column for it. */
 export type Shown = { index: number; name: string; sort?: string; width: string }
 
-/** What the fleet API orders by. */
+/** The columns by which the fleet API sorts. */
 const sorts: Record<string, string> = { Name: "name", Namespace: "namespace", Cluster: "cluster", Age: "created" }
 
 export function shown(columns: Column[], rows: Row[], chosen: string[] | undefined, o: { namespaced: boolean; kinds: boolean }): Shown[] {
@@ -20,7 +20,7 @@ export function shown(columns: Column[], rows: Row[], chosen: string[] | undefin
   }))
 }
 
-/** All columns there are, those that say which object it is first. The table of all kinds has its own order. */
+/** All columns, those that identify the object first. The table of all kinds has its own order. */
 export function everyColumn(columns: Column[], o: { namespaced: boolean; kinds: boolean }): { index: number; name: string }[] {
   if (!columns.length) return []
   const own = columns.map((c, index) => ({ index, name: c.name }))
@@ -37,15 +37,15 @@ export function cellOf(row: Row, column: { index: number; name: string }): unkno
 }
 
 /**
- * The column for the age of rows, which the API adds while some are stale. Events have one of
- * that name.
+ * The column for the age of rows, which the API adds as the last one while some are stale. It has
+ * another name for types with a column Last Seen of their own, such as Events.
  */
 export function staleColumn(columns: Column[]): number {
   const last = columns.length - 1
-  return columns[last]?.name === "Last Seen" ? last : -1
+  return ["Last Seen", "Cluster Last Seen"].includes(columns[last]?.name ?? "") ? last : -1
 }
 
-/** How old a row is. The cells are texts such as 2m42s, as of the moment of the answer. */
+/** The freshness of a row. Its cell is an age such as 2m42s, as of the time of the answer. */
 export function freshnessOfRow(fleet: Fleet, row: Row, stale: number): Freshness & { text?: string } {
   const text = stale < 0 ? "now" : textOf(row.cells[stale])
   const is = freshnessIn(fleet, row.cluster, text === "now" || text === "" ? undefined : "")
@@ -57,7 +57,9 @@ export function textOf(cell: unknown): string {
   return typeof cell === "object" ? JSON.stringify(cell) : String(cell)
 }
 
-/** Widths follow what is in the first rows, and stay. Names take what is left. */
+/**
+ * Widths follow the content of the first rows and then stay. The name takes the remaining space.
+ */
 function width(c: { index: number; name: string }, column: Column | undefined, rows: Row[]): string {
   if (c.name === "Age") return "72px"
   const lengths = rows.slice(0, 80).map((row) => textOf(cellOf(row, c)).length)
@@ -69,7 +71,7 @@ function width(c: { index: number; name: string }, column: Column | undefined, r
   return column?.type === "integer" ? `${px}px` : `minmax(${Math.min(px, 190)}px, ${px}fr)`
 }
 
-/** Colour only where a cell is a state. */
+/** Only cells with a state have a colour. */
 export function toneOfCell(column: string, text: string): Tone {
   if (/status|phase|state|health|condition|^ready$|^available$|^reason$|^type$/i.test(column)) {
     const parts = /^(\d+)\/(\d+)$/.exec(text)
@@ -79,7 +81,7 @@ export function toneOfCell(column: string, text: string): Tone {
   return "plain"
 }
 
-/** The next order by a column: up, down, none. */
+/** The next sort order of a column: ascending, descending, none. */
 export function nextSort(current: string, column: string): string {
   if (current === column) return `${column} desc`
   return current === `${column} desc` ? "" : column

@@ -48,12 +48,13 @@ export default function TablePage() {
   const live = useWindow(all || state.hub ? undefined : path, query, asked.offset, asked.limit)
   const searched = useSearch(all ? query : undefined)
   const hubs = useHubObjects(state.hub ? kind : undefined, state.q)
-  // Until the kinds are known the list is that of a kind that is remembered: rows of it are rows, and nothing else of it counts.
+  // Before the kinds are loaded, the list is requested for the kind that this tab remembers. Its
+  // rows are shown; a refusal or an empty answer is ignored.
   const window = all ? searched : state.hub ? hubs : kinds || live.rows.length ? live : nothing
 
   const [selected, setSelected] = useState(new Map<string, Row>())
   const [cursor, setCursor] = useState<{ index: number; row?: Row }>({ index: -1 })
-  // What is done, and to which rows: those of when it began, whatever is selected then.
+  // The action in progress, and its rows: those that were selected when it began.
   const [doing, setDoing] = useState<{ act: Act; rows: Row[] }>()
   const grid = useRef<HTMLDivElement>(null)
 
@@ -78,17 +79,18 @@ export default function TablePage() {
 
   const layoutOf = state.hub ? "hub" : "fleet"
   const layout = { namespaced: kind?.namespaced ?? true, kinds: all }
-  // While another question about a kind is asked, its columns stay, and with them the header that somebody sorts by.
-  const told = useRef<{ of: string; columns: Window["columns"] }>(undefined)
+  // While another query of the kind is pending, its columns stay, and with them the header for
+  // sorting.
+  const lastColumns = useRef<{ of: string; columns: Window["columns"] }>(undefined)
   const of = `${layoutOf} ${path}`
-  if (window.columns.length) told.current = { of, columns: window.columns }
-  const there = told.current?.of === of ? told.current.columns : window.columns
-  // Widths are of the first rows of a question: they do not move while one scrolls.
+  if (window.columns.length) lastColumns.current = { of, columns: window.columns }
+  const there = lastColumns.current?.of === of ? lastColumns.current.columns : window.columns
+  // Widths are those for the first rows of a query, so they do not change by scrolling.
   const first = useRef<{ key: string; window: Window }>(undefined)
   const layoutKey = `${of} ${there.map((c) => c.name).join()}`
   if (window.rows.length && first.current?.key !== layoutKey) first.current = { key: layoutKey, window }
   const sample = first.current?.key === layoutKey ? first.current.window : undefined
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the key stands for the columns.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: layoutKey identifies the columns.
   const columns = useMemo(
     () => shown(there, sample?.rows ?? [], state.columns, layout).map((c) => (state.hub ? { ...c, sort: undefined } : c)),
     [layoutKey, sample, state.columns?.join(), layout.namespaced],
@@ -96,7 +98,7 @@ export default function TablePage() {
 
   const kindOf = (row: Row) => findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
   const link = (row: Row, tab?: string) => objectLink(refOf(row), tab ? { tab } : {})
-  // The cursor is on a row, wherever that goes; at a place only until the row there is known.
+  // The cursor follows its row. It is at an index only until the row there is known.
   const seat = window.rows.findIndex((row, i) => (cursor.row ? idOf(row) === idOf(cursor.row) : i + window.offset === cursor.index))
   const current = window.rows[seat]
   if (current && !(cursor.row && cursor.index === seat + window.offset)) setCursor({ index: seat + window.offset, row: current })
@@ -120,7 +122,8 @@ export default function TablePage() {
       quiet: !current,
       run: () => current && navigate(link(current, tab)),
     })
-    // The grid knows its keys when it has the focus; from elsewhere the first press brings it there.
+    // The grid handles its keys while it has the focus. Elsewhere, the first key press moves the
+    // focus there.
     const press = (keys: string, title: string) => ({
       id: `table.${keys}`,
       section,
@@ -282,7 +285,7 @@ function Count({ window: w }: { window: Window }) {
   return <output>{t(w.exact ? "table.count" : "table.countAtLeast", { n: w.total })}</output>
 }
 
-/** What is to be known about the rows: refused, not known, not current; and what the API warns of. */
+/** Messages about the rows: refused or stale, and the API's warnings. */
 function Trouble({ window: w }: { window: Window }) {
   const age = useAge(w.since)
   return (
@@ -298,7 +301,7 @@ function Trouble({ window: w }: { window: Window }) {
   )
 }
 
-/** No rows, for one of four reasons. */
+/** Shown without rows, for one of four reasons. */
 type NothingProps = { window: Window; name: string; q: string; all: boolean; hub: boolean; onClear: () => void }
 
 function Nothing({ window: w, name, q, all, hub, onClear }: NothingProps) {
@@ -311,7 +314,7 @@ function Nothing({ window: w, name, q, all, hub, onClear }: NothingProps) {
           {t("common.loading")}
         </span>
         {Array.from({ length: 14 }, (_, i) => (
-          // biome-ignore lint/suspicious/noArrayIndexKey: lines are nothing but their number.
+          // biome-ignore lint/suspicious/noArrayIndexKey: lines differ only by number.
           <span key={i} className="skeleton-line" style={{ width: `${88 - ((i * 29) % 46)}%` }} aria-hidden="true" />
         ))}
       </div>

@@ -1,7 +1,10 @@
-/** Pure: the query language of the fleet (docs/search.md) as far as the box needs it: terms, completion, which kind is meant. */
+/**
+ * Pure: the part of the fleet's query language (docs/search.md) that the query box needs: terms,
+ * completion and the kind.
+ */
 import { findKind, type Kind } from "../hub/kinds"
 
-/** Keys of terms, each with an example of what may follow. */
+/** Keys of terms, with their operator. */
 export const keys = [
   "cluster:",
   "namespace:",
@@ -28,7 +31,7 @@ const fixed: Record<string, string[]> = {
   is: ["ready", "terminating"],
 }
 
-/** What counts of the list can tell: the values that there are. */
+/** The keys whose values can be counted, with the field to group by. */
 export const counted: Record<string, string> = {
   cluster: "cluster",
   namespace: "namespace",
@@ -38,7 +41,7 @@ export const counted: Record<string, string> = {
   image: "image",
 }
 
-/** The terms of a query, quotes kept together. */
+/** The terms of a query; quoted text stays together. */
 export function terms(q: string): string[] {
   return q.match(/(?:[^\s"]|"(?:\\.|[^"\\])*"?)+/g) ?? []
 }
@@ -47,18 +50,24 @@ export function quote(value: string): string {
   return /^[\w./-]+$/.test(value) ? value : `"${value.replace(/["\\]/g, "\\$&")}"`
 }
 
-/** What finds names as they are typed: two characters what begins so, for no index leads to what has them elsewhere; more what has them anywhere. */
+/**
+ * The query that finds names while they are typed. Two characters match only the beginning of a
+ * name, because no index finds them elsewhere; longer text matches anywhere.
+ */
 export function named(text: string): string {
   return /^[a-z0-9][a-z0-9.-]$/.test(text) ? `name:${text}*` : `"${text.replace(/["\\]/g, "\\$&")}"`
 }
 
-/** Whether it can be asked as it stands, or somebody is in the middle of a term. */
+/** Whether the query is complete, so not in the middle of a term. */
 export function complete(q: string): boolean {
   const quotes = q.replace(/\\./g, "").split('"').length - 1
   return quotes % 2 === 0 && !/(?:[:=<>,]|(?:^|\s)-)$/.test(q)
 }
 
-/** What of a query says the kind, and the rest. Several kinds, or a negated one, are for the search of all kinds. */
+/**
+ * Splits the kind off a query. A query with several kinds, or a negated one, is for the search in
+ * all kinds.
+ */
 export function splitKind(q: string, kinds: Kind[]): { kind?: Kind; rest: string } {
   const all = terms(q)
   const named = all.filter((term) => /^-?kind:/.test(term))
@@ -66,7 +75,7 @@ export function splitKind(q: string, kinds: Kind[]): { kind?: Kind; rest: string
   return kind ? { kind, rest: all.filter((term) => term !== named[0]).join(" ") } : { rest: all.join(" ") }
 }
 
-/** The query with a term, or without it if it is there. Another value of the same key gives way. */
+/** Adds a term to the query, or removes it. It replaces a term with another value of the key. */
 export function toggled(q: string, key: string, value: string): string {
   const term = `${key}:${value === "" ? '""' : quote(value)}`
   const all = terms(q)
@@ -85,14 +94,14 @@ function termAt(q: string, cursor: number): { term: string; from: number } {
   return before.endsWith(last) && last !== "" ? { term: last, from: cursor - last.length } : { term: "", from: cursor }
 }
 
-/** The key whose value is being typed at the cursor. */
+/** The key of the value at the cursor. */
 export function keyAt(q: string, cursor: number): string | undefined {
   return /^-?(\w+)[:=<>]/.exec(termAt(q, cursor).term)?.[1]?.toLowerCase()
 }
 
 export type Completion = { from: number; options: string[]; key?: string }
 
-/** What may stand at the cursor. `values` are those known of the key there. */
+/** The possible texts at the cursor. `values` are the known values of the key there. */
 export function completion(q: string, cursor: number, kinds: Kind[], values: string[]): Completion {
   const { term, from: begin } = termAt(q, cursor)
   const key = keyAt(q, cursor)
@@ -109,7 +118,7 @@ export function completion(q: string, cursor: number, kinds: Kind[], values: str
   return { from: begin + at, options: matching.slice(0, 12).map(quote), key }
 }
 
-/** The query with an option in place of what was being typed, and where the cursor is then. */
+/** The query with an option in place of the typed text, and the new position of the cursor. */
 export function accept(q: string, cursor: number, from: number, option: string): { q: string; cursor: number } {
   const open = /[:<>]$/.test(option)
   const text = q.slice(0, from) + option + (open ? "" : " ")

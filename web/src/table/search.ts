@@ -12,7 +12,7 @@ const [most, pages] = [500, 20]
 type Found = { tables: Table[]; warnings: string[]; more?: boolean }
 type Read = (t: Table) => Omit<Row, "key">[]
 
-/** The first pages of a list: one to look at, more where something is looked for. */
+/** Reads a list up to `count` pages: one to show the list, more to search in it. */
 async function pagesOf(path: string, count: number, signal: AbortSignal): Promise<Found> {
   const all: Found = { tables: [], warnings: [] }
   let next: string | undefined
@@ -26,14 +26,14 @@ async function pagesOf(path: string, count: number, signal: AbortSignal): Promis
   return { ...all, more: next !== undefined && next !== "" }
 }
 
-/** Tables that are asked for again now and then, as one in the shape of a window: their first rows. */
+/** The first rows of polled tables, in the shape of a window. */
 function usePolled(paths: (() => Promise<string[]>) | undefined, key: string, everyMs: number, read: Read, count = 1): Window {
   const ask = async (signal: AbortSignal): Promise<Found> => {
     const all = await Promise.all((await paths!()).map((path) => pagesOf(path, count, signal)))
     setMany(all.some((f) => f.tables.length > 1))
     return { tables: all.flatMap((f) => f.tables), warnings: all.flatMap((f) => f.warnings), more: all.some((f) => f.more) }
   }
-  // What is many pages is asked for less often.
+  // Several pages are polled less often.
   const [many, setMany] = useState(false)
   const answer = useAnswer(paths && ask, key, many ? 6 * everyMs : everyMs)
   const kept = answer.data ? found(answer.data, answer.since, read) : nothing
@@ -43,7 +43,7 @@ function usePolled(paths: (() => Promise<string[]>) | undefined, key: string, ev
   return { ...kept, state: answer.data ? "stale" : "unknown", status }
 }
 
-/** Pure: the objects of a table of objects of every kind. */
+/** Pure: the objects in a table of all kinds. */
 export function objectsOf({ columnDefinitions, rows }: Table): Omit<Row, "key">[] {
   const index = (name: string) => columnDefinitions.findIndex((c) => c.name === name)
   const [kind, cluster, namespace, name, version, created] = ["Kind", "Cluster", "Namespace", "Name", "API Version", "Created"].map(index)
@@ -54,13 +54,16 @@ export function objectsOf({ columnDefinitions, rows }: Table): Omit<Row, "key">[
   })
 }
 
-/** A search of every kind. */
+/** A search in all kinds. */
 export function useSearch(query: string | undefined): Window {
   const path = `${mirrored()}/search?${query}`
   return usePolled(query === undefined ? undefined : async () => [path], path, 15_000, objectsOf)
 }
 
-/** Objects of the hub itself, where the user may list them. Its API knows no query: what is typed is looked for in their names. */
+/**
+ * Objects of the hub itself, where the user may list them. The hub's API has no query language,
+ * so the words are searched in the names.
+ */
 export function useHubObjects(kind: Kind | undefined, q: string): Window {
   const words = q.toLowerCase().split(/\s+/).filter(Boolean)
   const rights = useRights()
@@ -90,7 +93,7 @@ export function useHubObjects(kind: Kind | undefined, q: string): Window {
 
 const keys = new Map<string, number>()
 
-/** Rows keep a number each, as those of the socket do. */
+/** Each object keeps its number, as rows of the live socket do. */
 function found({ tables, warnings, more }: Found, since: number, read: Read): Window {
   const rows = tables.flatMap(read).map((row): Row => {
     const id = `${row.cluster}/${row.apiVersion}/${row.kind}/${row.namespace}/${row.name}`
@@ -109,7 +112,7 @@ function found({ tables, warnings, more }: Found, since: number, read: Read): Wi
   }
 }
 
-/** Pure: the texts of Warning headers, which are put together with commas: 299 - "text", 299 - "text". */
+/** Pure: the texts of Warning headers, which are joined with commas: 299 - "text", 299 - "text". */
 export function warningsOf(header: string | null): string[] {
   return [...(header ?? "").matchAll(/\d{3} \S+ "((?:\\.|[^"\\])*)"/g)].map((m) => m[1]!.replace(/\\(.)/g, "$1"))
 }

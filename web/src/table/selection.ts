@@ -1,8 +1,8 @@
-/** Pure: what is selected, and what is done to it. */
+/** Pure: the selection of rows, and the actions on it. */
 import { groupOf, takesAlong } from "../hub/link"
 import type { Row } from "../hub/live"
 
-/** A row's identity in the fleet, also where it has no UID. */
+/** The identity of a row in the fleet, also for rows without a UID. */
 export const idOf = (row: Row) => `${row.cluster}/${row.apiVersion}/${row.kind}/${row.namespace}/${row.name}/${row.uid}`
 
 export function toggle(selected: Map<string, Row>, row: Row): Map<string, Row> {
@@ -19,7 +19,7 @@ export function byCluster(rows: Iterable<Row>): [cluster: string, rows: Row[]][]
 
 export type Act = "delete" | "restart" | "scale" | "cordon" | "uncordon"
 
-/** What can be done to a kind in clusters. */
+/** The actions on a kind in clusters. */
 export function actsOf(kind: { group: string; resource: string }): Act[] {
   const name = kind.group ? `${kind.resource}.${kind.group}` : kind.resource
   switch (name) {
@@ -37,11 +37,11 @@ export function actsOf(kind: { group: string; resource: string }): Act[] {
   }
 }
 
-/** What can be done to each of several kinds. */
+/** The actions that several kinds have in common. */
 export const actsOfAll = (kinds: { group: string; resource: string }[]): Act[] =>
   kinds.map(actsOf).reduce((common, acts) => common.filter((act) => acts.includes(act)), actsOf(kinds[0] ?? { group: "", resource: "" }))
 
-/** The merge patch that an act is. */
+/** The merge patch of an action. */
 export function patchOf(act: Exclude<Act, "delete">, now: Date, replicas: number): object {
   switch (act) {
     case "restart":
@@ -55,21 +55,21 @@ export function patchOf(act: Exclude<Act, "delete">, now: Date, replicas: number
   }
 }
 
-/** What is destroyed in this number is confirmed by typing. */
+/** Deleting more objects than this must be confirmed by typing their number. */
 export const many = 5
 
-/** What goes with an object of a table, beside its copies. */
+/** What is deleted with an object besides its copies. */
 export const alongWith = (row: Row) => takesAlong({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion) })
 
-/** Runs f for each item, a few at a time, and tells of each result. */
-export async function forEach<T>(items: T[], atOnce: number, f: (item: T) => Promise<void>, told: (item: T, error?: Error) => void): Promise<void> {
+/** Runs f for each item, atOnce at a time, and reports each result. */
+export async function forEach<T>(items: T[], atOnce: number, f: (item: T) => Promise<void>, report: (item: T, error?: Error) => void): Promise<void> {
   const rest = [...items]
   const worker = async () => {
     for (let item = rest.shift(); item !== undefined; item = rest.shift()) {
       const mine = item
       await f(mine).then(
-        () => told(mine),
-        (e: Error) => told(mine, e),
+        () => report(mine),
+        (e: Error) => report(mine, e),
       )
     }
   }

@@ -1,16 +1,16 @@
-/** Pure: the table's state is its URL. */
+/** Pure: the state of the table is in its URL. */
 import { findKind, type Kind, pathOf } from "../hub/kinds"
 import { quote } from "./query"
 
 export type TableState = { hub: boolean; kind: string; q: string; sort: string; group: string; columns?: string[] }
 
-/** All kinds at once. */
+/** The kind that stands for all kinds. */
 export const every = "*"
 
 export function readState(search: string): TableState {
   const p = new URLSearchParams(search)
   const columns = p.get("columns")
-  // Links may name a cluster and a namespace by themselves: they are terms like others.
+  // Links may name a cluster and a namespace as parameters; they become terms of the query.
   const named = ["cluster", "namespace"].flatMap((key) => (p.get(key) ? [`${key}:${quote(p.get(key)!)}`] : []))
   return {
     hub: p.get("hub") === "1",
@@ -33,7 +33,7 @@ export function writeState(s: TableState): string {
   return p.toString()
 }
 
-/** The question to the fleet API that a state is; to the hub's own, where q is a part of the name. */
+/** The request to the fleet API for a state. For the hub's own API, q is a part of the name. */
 export function question(s: TableState, kinds: Kind[]): { kind?: Kind; path?: string; query: string } {
   const p = new URLSearchParams()
   if (s.q) p.set("q", s.q)

@@ -1,4 +1,7 @@
-/** Pure, but for the storage given: views by name. A view is the query string of a table's URL, nothing else. */
+/**
+ * Pure except for the given storage: named views. A view is only the query string of a table's
+ * URL.
+ */
 export type View = { name: string; search: string }
 
 const key = "orrery.views"

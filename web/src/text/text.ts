@@ -13,7 +13,10 @@ const stored = "orrery.language"
 const language = store<Language>("en")
 let texts: Record<string, Record<string, string>> = en
 
-/** t gives a text in the user's language. {n} is replaced by a parameter, {n|row|rows} by the form for its number. */
+/**
+ * t returns a text in the user's language. {n} is replaced by a parameter, {n|row|rows} by the
+ * form for its number.
+ */
 export function t(key: Key, params?: Record<string, string | number>): string {
   const dot = key.indexOf(".")
   return fill(texts[key.slice(0, dot)]?.[key.slice(dot + 1)] ?? key, params)
@@ -50,7 +53,8 @@ export async function setLanguage(next: Language): Promise<void> {
 export async function startLanguage(): Promise<void> {
   const kept = localStorage.getItem(stored)
   const wanted = kept ?? navigator.language
-  if (wanted.startsWith("zh")) await setLanguage("zh").catch(() => {}) // without its texts, the page is in English
+  // Without its texts the page is in English.
+  if (wanted.startsWith("zh")) await setLanguage("zh").catch(() => {})
 }
 
 export const useLanguage = language.use

@@ -140,7 +140,7 @@ function Policies({ e }: { e: Explanation }) {
 
 const standTones: Record<Stand, Tone> = { placed: "good", stays: "warn", leaving: "warn", out: "plain", unknown: "unknown" }
 
-/** Many that the affinity leaves out say one thing: they are folded. */
+/** With more clusters than this outside of the affinity, their list is collapsed. */
 const folded = 12
 
 function Clusters({ stand, clusters }: { stand: Stand; clusters: ExplainedCluster[] }) {
@@ -190,7 +190,7 @@ function Clusters({ stand, clusters }: { stand: Stand; clusters: ExplainedCluste
   )
 }
 
-/** The verdict in words, and what the scheduler said of this cluster. */
+/** A verdict in words, with the scheduler's message for the cluster. */
 export function VerdictLine({ verdict }: { verdict: Verdict }) {
   return (
     <p className="why-verdict">

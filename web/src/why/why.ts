@@ -1,8 +1,8 @@
 import type { ExplainedCluster, Explanation, Wait } from "../placement/explained"
 
-// Why an object is, or is not, in each cluster: the stored decision, put in an order in which people ask.
+// Why an object is, or is not, in each cluster: the stored decision, ordered for people.
 
-/** The reasons of verdicts that there are words for; of others the API's own are shown. */
+/** The reasons of verdicts with a translation. Others are shown as in the API. */
 export const reasons = [
   "Fenced",
   "Leaving",
@@ -20,6 +20,7 @@ export const reasons = [
   "AntiAffinity",
   "UnknownCluster",
   "Spread",
+  "SpreadUnmet",
   "NoRoom",
   "NoReplicas",
   "StaysFenced",
@@ -32,7 +33,10 @@ export function known(reason: string): reason is Reason {
 
 export type Stand = "placed" | "leaving" | "stays" | "out" | "unknown"
 
-/** Where a cluster stands: placed, on its way out, placed though it would not be now, out for a reason, or nobody knows why. */
+/**
+ * The state of a cluster: placed; leaving; stays, though it would not be chosen now; out for a
+ * reason; or unknown.
+ */
 export function stand(c: ExplainedCluster): Stand {
   if (c.leaves) return "leaving"
   if (c.placed) return c.verdicts?.length ? "stays" : "placed"
@@ -46,21 +50,24 @@ export interface Group {
   clusters: ExplainedCluster[]
 }
 
-/** The clusters by where they stand; of a thousand that the affinity leaves out, those first that were close. */
+/**
+ * The clusters by their state. Clusters that nearly qualified come before those that the affinity
+ * or ClusterAccess leaves out.
+ */
 export function groups(clusters: ExplainedCluster[]): Group[] {
   const close = (c: ExplainedCluster) => {
     const first = c.verdicts?.[0]?.reason
     return first === "NotSelected" || first === "OtherGroup" || first === "Fenced" ? 1 : 0
   }
-  return order
-    .map((s) => ({
-      stand: s,
-      clusters: clusters.filter((c) => stand(c) === s).sort((a, b) => close(a) - close(b) || a.name.localeCompare(b.name, "en", { numeric: true })),
-    }))
-    .filter((g) => g.clusters.length > 0)
+  const sorted = clusters.toSorted((a, b) => close(a) - close(b) || a.name.localeCompare(b.name, "en", { numeric: true }))
+  const all = order.map((s) => ({ stand: s, clusters: sorted.filter((c) => stand(c) === s) }))
+  return all.filter((g) => g.clusters.length > 0)
 }
 
-/** Of what the decision is, if it is not of now. */
+/**
+ * What is out of date in the explanation: the object, its policy or the stored decision;
+ * undefined: nothing.
+ */
 export function outdated(e: Explanation): "object" | "policy" | "decision" | undefined {
   if (e.decision && !e.decision.current) return "decision"
   if (e.current || e.state === "Unclaimed" || e.state === "Reserved") return undefined
@@ -114,6 +121,6 @@ function withoutClusters(text: string, clusters: ExplainedCluster[]): string {
       cut = true
     }
   }
-  // The number of clauses that the API left out is about the clusters, too.
+  // The number of clauses that the API left out belongs to the clusters, too.
   return cut ? rest.replace(/; and \d+ more(?=;|$)/, "") : rest
 }

@@ -3,13 +3,13 @@ import { apply, expect, kubectl, settled, sizes, visit, withBrowser } from "./wo
 
 withBrowser()
 
-// A store or a hub that does not answer is made by the browser, which answers in its place.
+// The browser answers in place of the hub, as a store or a hub that fails.
 const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
 
-// Answers are asked for anew each 10 or 15 seconds.
+// Answers are refreshed every 10 or 15 seconds.
 const next = { timeout: 90_000 }
 
-test("events of copies that cannot be asked for are no empty list", async () => {
+test("events of copies that cannot be read are not an empty list", async () => {
   const v = await visit()
   await v.page.route("**/fleet/proxy/api/v1/namespaces/demo/events?*", (route) => route.fulfill(away))
   await v.go("/object?of=ConfigMap/demo/hello&tab=events")
@@ -19,7 +19,7 @@ test("events of copies that cannot be asked for are no empty list", async () => 
   await kubectl("delete", "configmap", "hello", "-n", "demo")
 })
 
-test("what is looked for among the hub's objects is found beyond the first page of them", async () => {
+test("the search in the hub's objects finds them beyond the first page", async () => {
   const items = Array.from({ length: 520 }, (_, i) => ({ apiVersion: "v1", kind: "ConfigMap", metadata: { name: `many-${String(i).padStart(3, "0")}` } }))
   await kubectl("create", "namespace", "many").catch(() => {})
   await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items }), "-n", "many", "--server-side")
@@ -29,7 +29,7 @@ test("what is looked for among the hub's objects is found beyond the first page 
   await kubectl("delete", "namespace", "many", "--wait=false")
 }, 300_000)
 
-test("on a phone rows are sorted by a menu, with keys as well", async () => {
+test("on a phone a menu sorts the rows, also by keyboard", async () => {
   const v = await visit(undefined, sizes.phone)
   await v.go("/table?kind=Node")
   await settled(v.page)
@@ -44,7 +44,7 @@ test("on a phone rows are sorted by a menu, with keys as well", async () => {
   expect(await v.page.locator(".grid-row .narrow-line a").first().textContent()).toMatch(/^pine/)
 })
 
-test("an address that names what there is not is no answer to it", async () => {
+test("invalid values in an address are ignored", async () => {
   const v = await visit()
   await v.go("/changes?since=evil")
   await v.page.getByText(/^[1-9]\d* changes$/).waitFor()

@@ -2,13 +2,13 @@ import type { Route } from "playwright-core"
 import { test } from "vitest"
 import { expect, settled, type Visit, visit, withBrowser } from "./world"
 
-// What the first rows of a navigation wait for.
+// The requests for which the first rows of a page must not wait.
 
 withBrowser()
 
 const row = (v: Visit) => v.page.locator(".grid-row:not(.absent)").first()
 
-/** Keeps the answers to the questions for kinds back until it is called. */
+/** Holds back the answers to discovery requests until the returned function is called. */
 async function holdKinds(v: Visit): Promise<() => Promise<void>> {
   const held: Route[] = []
   let open = false
@@ -19,7 +19,7 @@ async function holdKinds(v: Visit): Promise<() => Promise<void>> {
   }
 }
 
-test("the first rows of a table wait for neither the session nor the kinds, and are asked for by the socket's address", async () => {
+test("the first rows of a table wait for neither the session nor the kinds; the socket's address requests them", async () => {
   const v = await visit()
   await v.go("/table?kind=Pod")
   await row(v).waitFor()
@@ -41,7 +41,7 @@ test("the first rows of a table wait for neither the session nor the kinds, and 
   expect(v.seen.errors).toEqual([])
 })
 
-test("what a tab remembers of a kind is nothing once the kinds are known, and no refusal before", async () => {
+test("a remembered kind that does not exist shows no refusal, and is ignored once the kinds are loaded", async () => {
   const v = await visit()
   await v.go("/table?kind=Pod")
   await row(v).waitFor()

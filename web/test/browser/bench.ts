@@ -1,9 +1,10 @@
 import { connect, createServer, type Server } from "node:net"
 import { afterAll, beforeAll, test } from "vitest"
-import { withCrowd } from "./crowd"
+import { withLoad } from "./load"
 import { origin, settled, visit, withBrowser } from "./world"
 
-// The browser's figures at 100,000 pods in 50 clusters, of which 200 change each second. MINUTES says how long the page stays open.
+// Measures the browser with 100,000 pods in 50 clusters, where 200 pods change each second.
+// MINUTES is how long the page stays open.
 
 const minutes = Number(process.env.MINUTES ?? 10)
 const through = 20_000 + (process.pid % 10_000)
@@ -11,9 +12,9 @@ let wire = 0
 let door: Server
 
 withBrowser(`--host-resolver-rules=MAP * 127.0.0.1:${through}`)
-withCrowd({ clusters: 50, pods: 100_000, rate: 200 })
+withLoad({ clusters: 50, pods: 100_000, rate: 200 })
 
-// What comes over the browser's connections is counted on its way, as it is encrypted and compressed.
+// A proxy counts the bytes of the browser's connections, encrypted and compressed.
 beforeAll(async () => {
   const { port, hostname } = new URL(await origin())
   door = createServer((here) => {

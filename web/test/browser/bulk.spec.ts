@@ -23,7 +23,10 @@ beforeEach(async () => {
   await Promise.all(clusters.map((c) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", c, "apply", "-f", "-"], manifest)))
 })
 
-/** What the page asked clusters to change, in order: dry says that it asked only whether they would. */
+/**
+ * A request of the page that changes an object in a cluster, in the order of sending. dry: it is
+ * a dry run.
+ */
 interface Asked {
   dry: boolean
   method: string
@@ -61,8 +64,8 @@ async function select(v: Visit, ...rows: string[]): Promise<void> {
 
 const act = (v: Visit, name: string) => v.page.getByRole("toolbar").getByRole("button", { name }).click()
 
-describe("what is done to several rows of several clusters", () => {
-  test("is a restart: said by cluster, tried in each, and done in those alone", async () => {
+describe("an action on several rows in several clusters", () => {
+  test("restart: shown by cluster, dry-run in each, and done only in those clusters", async () => {
     const v = await visit()
     const asked = listen(v)
     await select(v, "oak/one", "pine/two")
@@ -84,7 +87,7 @@ describe("what is done to several rows of several clusters", () => {
     expect(await inCluster("oak", "get", "deployment", "two", "-o", at)).toBe("")
   })
 
-  test("is a scaling, which a cluster that refuses does not keep from the others", async () => {
+  test("scale: the refusal of one cluster does not stop the others", async () => {
     const v = await visit()
     const asked = listen(v)
     await select(v, "birch/two", "oak/two", "pine/two")
@@ -97,7 +100,8 @@ describe("what is done to several rows of several clusters", () => {
     await dialog.getByRole("button", { name: "Scale" }).click()
     await dialog.getByRole("button", { name: "Close" }).last().waitFor()
     await expect.poll(() => marks(asked)).toEqual(["PATCH birch/two", "PATCH oak/two", "PATCH pine/two"])
-    // Each is of the object that was chosen, and of none that has its name by then.
+    // Each request has the UID of the selected object, so that an object created later with its
+    // name is not changed.
     expect(asked.map((a) => JSON.parse(a.body))).toEqual(Array(3).fill({ spec: { replicas: 3 }, metadata: { uid: expect.any(String) } }))
     await dialog.getByText(/pine: two: .*not found/).waitFor()
     for (const c of ["birch", "oak"]) {
@@ -105,7 +109,7 @@ describe("what is done to several rows of several clusters", () => {
     }
   })
 
-  test("is a deletion, whose number is typed where they are many; nothing is deleted before", async () => {
+  test("delete: many objects need their number typed, and none is deleted before", async () => {
     const v = await visit()
     const asked = listen(v)
     const all = clusters.flatMap((c) => [`${c}/one`, `${c}/two`])

@@ -16,7 +16,7 @@ async function write(v: Visit, comment: string): Promise<void> {
   await editor(v).getByText(comment).waitFor()
 }
 
-test("a draft is there again after another tab of the page, another page, and going back; and gone when it is discarded", async () => {
+test("a draft survives another tab of the page, another page, and going back; Discard removes it", async () => {
   const v = await visit()
   await write(v, "mine")
   await v.page.getByRole("tab", { name: "Events" }).click()
@@ -34,7 +34,7 @@ test("a draft is there again after another tab of the page, another page, and go
   expect(await editor(v).getByText("mine").count()).toBe(0)
 })
 
-test("a draft of a policy is there again, too", async () => {
+test("a draft of a policy survives another page", async () => {
   const v = await visit()
   await v.go("/policies?kind=PropagationPolicy&namespace=demo&name=hello")
   await v.page.getByRole("textbox", { name: "Name" }).first().fill("drafted")
@@ -45,12 +45,12 @@ test("a draft of a policy is there again, too", async () => {
   expect(await v.page.getByRole("textbox", { name: "Name" }).first().inputValue()).toBe("drafted")
 })
 
-test("a session that ends in the midst of an edit takes nothing of it", async () => {
+test("the end of the session during an edit loses nothing of it", async () => {
   const v = await visit()
   await write(v, "unsaved")
   await v.page.evaluate(() => fetch("/console/api/session", { method: "DELETE" }))
   await v.page.locator(".sign-in").waitFor()
-  // As orrery console does, in a tab of its own.
+  // Like orrery console, which opens the link in another tab.
   const other = await v.context.newPage()
   await other.goto(await link())
   await other.locator("#content").waitFor()
@@ -58,7 +58,7 @@ test("a session that ends in the midst of an edit takes nothing of it", async ()
   await editor(v).getByText("unsaved").waitFor()
 })
 
-test("who signs in as somebody else in another tab is that in every tab, with nothing of who was there before", async () => {
+test("a sign-in as another user in one tab reloads every tab, without data of the previous user", async () => {
   await apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: of-admin, namespace: hidden-vault}}")
   const v = await visit()
   await v.go("/table?hub=1&kind=ConfigMap&q=of-admin")

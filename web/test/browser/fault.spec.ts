@@ -3,18 +3,22 @@ import { demo, expect, pages, settled, type Visit, visit, withBrowser } from "./
 
 withBrowser()
 
-// What a page asks for may fail, at first or for a while, and its code may not come: the page says so, and goes on when it is told to.
+// Requests of a page may fail, at first or for a while, and its code may fail to load. The page
+// must show that, and continue when the user tries again.
 
 const unanswered = "The hub does not answer"
 const code = "**/console/assets/*.js"
 const tabs = ["yaml", "events", "relations", "logs", "shell", "history"].map((tab): [string, string] => [tab, `${pages.template}&tab=${tab}`])
 
-/** Goes elsewhere without loading the page anew. */
+/** Navigates without loading the page again. */
 const follow = (v: Visit, path: string) => v.page.evaluate((to) => history.pushState(null, "", to), `/console${path}`)
 
 const answers = "**/console/api/hub/**"
 
-/** Asks again, until nothing is missing: what comes by itself meanwhile takes its button away. */
+/**
+ * Tries again until no request is missing. The button may vanish meanwhile, when an answer
+ * arrives by itself.
+ */
 async function again(v: Visit): Promise<void> {
   const button = v.page.getByRole("button", { name: "Try again" }).first()
   const missing = async () => {
@@ -31,12 +35,12 @@ beforeAll(async () => {
 })
 afterEach(() => v.page.unrouteAll({ behavior: "ignoreErrors" }))
 
-/** What shows something that it asks for, and what has code of its own. */
+/** The pages that send requests, and the pages whose code is loaded separately. */
 const asking = [...Object.entries(pages).filter(([name]) => !["join", "override"].includes(name)), ...tabs]
 const coded = [...Object.entries(pages).filter(([, path]) => !path.includes("?") || path.startsWith("/object")), ...tabs]
 
 describe("a page", () => {
-  test.each(asking)("says that requests fail, and goes on when they are answered: %s", async (_, path) => {
+  test.each(asking)("shows that requests fail, and continues when they are answered: %s", async (_, path) => {
     await v.page.route(answers, (route) => route.abort())
     await v.go(path)
     await v.page.getByText(unanswered).first().waitFor()
@@ -45,7 +49,7 @@ describe("a page", () => {
     await again(v)
   })
 
-  test.each(coded)("says that its code does not come, and has it loaded: %s", async (_, path) => {
+  test.each(coded)("shows that its code does not load, and reloads it: %s", async (_, path) => {
     await v.go(path === pages.join ? "/changes" : "/join")
     await settled(v.page)
     await v.page.route(code, (route) => route.abort())
@@ -63,7 +67,7 @@ test.each([
   ["relations", /\/graph\?/],
   ["history", /history=true/],
   ["logs", /\/pods\?/],
-])("the tab %s says that what it shows cannot be asked for", async (tab, question) => {
+])("the tab %s shows that its content cannot be requested", async (tab, question) => {
   await v.page.route(question, (route) => route.abort())
   await v.go(`/object?cluster=oak&of=${demo.of}&tab=${tab}`)
   await v.page.getByText(unanswered).first().waitFor()
@@ -72,7 +76,7 @@ test.each([
   await again(v)
 })
 
-test("a search whose code does not come leaves the page as it is", async () => {
+test("a palette whose code does not load leaves the page usable", async () => {
   const palette = "**/assets/Palette-*.js"
   await v.page.route(palette, (route) => route.abort())
   await v.go("/")
@@ -85,11 +89,11 @@ test("a search whose code does not come leaves the page as it is", async () => {
   await v.page.locator(".tile").first().waitFor()
 })
 
-describe("a picture of relations", () => {
+describe("the picture of relations", () => {
   const relations = `/object?cluster=oak&of=${demo.of}&tab=relations`
   const never = () => {}
 
-  test("says that it is long in coming", async () => {
+  test("says that the wait is long", async () => {
     const v = await visit()
     await v.page.clock.install()
     let asked = 0

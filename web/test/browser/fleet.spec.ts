@@ -3,7 +3,7 @@ import { expect, kubectl, pid, settled, visit, withBrowser } from "./world"
 
 withBrowser()
 
-test("the fleet has a tile for each cluster, which leads to its page", async () => {
+test("the fleet has a tile for each cluster, which links to its page", async () => {
   const v = await visit()
   await settled(v.page)
   const tiles = v.page.locator(".tile")
@@ -19,18 +19,18 @@ test("the fleet has a tile for each cluster, which leads to its page", async () 
   await v.page.getByRole("link", { name: "Deployment" }).first().waitFor()
 })
 
-test("a taint is put and taken, and the tile says so", async () => {
+test("a taint is added and removed, and the page shows it", async () => {
   const v = await visit()
   await v.go("/clusters/birch")
-  await v.page.getByRole("button", { name: "Place nothing new" }).click()
-  await v.page.getByRole("button", { name: "Place again" }).waitFor()
+  await v.page.getByRole("button", { name: "Cordon", exact: true }).click()
+  await v.page.getByRole("button", { name: "Uncordon", exact: true }).waitFor()
   expect(await kubectl("get", "cluster", "birch", "-o", "jsonpath={.spec.taints}")).toContain("cluster.orrery.dev/unschedulable")
-  await v.page.getByRole("button", { name: "Place again" }).click()
-  await v.page.getByRole("button", { name: "Place nothing new" }).waitFor()
+  await v.page.getByRole("button", { name: "Uncordon", exact: true }).click()
+  await v.page.getByRole("button", { name: "Cordon", exact: true }).waitFor()
   expect(await kubectl("get", "cluster", "birch", "-o", "jsonpath={.spec.taints}")).not.toContain("unschedulable")
 })
 
-test("unjoin says what will happen, and has the name typed where something is lost", async () => {
+test("unjoin shows its effects, and needs the name typed where something is lost", async () => {
   const v = await visit()
   await v.go("/clusters/oak")
   await v.page.getByRole("button", { name: "Unjoin" }).click()
@@ -46,7 +46,7 @@ test("unjoin says what will happen, and has the name typed where something is lo
   await dialog.waitFor({ state: "detached" })
 })
 
-test("a cluster that stops answering is grey with since when, and its rows are never shown as fresh", async () => {
+test("an unreachable cluster is grey with the time, and its rows are never shown as current", async () => {
   const fleet = await visit()
   const table = await fleet.context.newPage()
   await table.goto(fleet.page.url().replace(/\/console.*/, "/console/table?kind=Deployment.apps&q=cluster:pine"))
@@ -58,11 +58,11 @@ test("a cluster that stops answering is grey with since when, and its rows are n
     await tile.and(fleet.page.locator("[data-tone=unknown]")).waitFor({ timeout: 120_000 })
     expect(await tile.textContent()).toMatch(/Unreachable \d+[sm]/)
     expect(await tile.count()).toBe(1)
-    // Its rows stay, and the page says that they are not of now.
+    // Its rows stay, and the page shows that they are not current.
     await table.getByText("hello").first().waitFor()
     const row = table.locator(".grid-row.last-known", { hasText: "hello" }).first()
     await row.waitFor()
-    // The card, the row and the page of the object say one age, as the bar does.
+    // The card, the row and the page of the object show the same age as the bar.
     const since = await tile.locator("time.age").getAttribute("datetime")
     const seen = row.locator(`time.age[datetime="${since}"]`)
     await seen.waitFor({ timeout: 120_000 })
@@ -70,7 +70,7 @@ test("a cluster that stops answering is grey with since when, and its rows are n
     await table.locator(`.page-about time.age[datetime="${since}"]`).waitFor()
     await table.locator(".page-about .last-known .mark").waitFor()
     await fleet.go("/clusters/pine")
-    await fleet.page.getByText("pine does not answer").waitFor()
+    await fleet.page.getByText("Orrery cannot reach pine").waitFor()
   } finally {
     process.kill(server, "SIGCONT")
   }

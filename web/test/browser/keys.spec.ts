@@ -9,7 +9,7 @@ const focused = (v: Visit) => v.page.evaluate(() => document.activeElement?.getA
 const where = (v: Visit) => new URL(v.page.url()).pathname + new URL(v.page.url()).search
 const at = (v: Visit, name: string) => new URL(v.page.url()).searchParams.get(name)
 
-/** The table with its first row chosen. */
+/** Opens the table and selects its first row. */
 async function first(v: Visit): Promise<void> {
   await v.go(table)
   await v.page.getByRole("link", { name: "hello" }).first().waitFor()
@@ -35,14 +35,14 @@ describe("in the table", () => {
     await v.page.locator("h1", { hasText: "hello" }).waitFor()
     expect([at(v, "cluster"), at(v, "of"), at(v, "tab")]).toEqual(["birch", demo.of, tab])
     expect(await v.page.getByRole("tab", { selected: true }).textContent()).toMatch(new RegExp(tab, "i"))
-    // Tab goes on from the page that came, and not from the beginning.
+    // The new page has the focus, so that Tab continues there and not at the beginning.
     await expect.poll(() => focused(v)).not.toBe("BODY")
     await v.page.goBack()
     await v.page.getByRole("link", { name: "hello" }).first().waitFor()
     expect(where(v)).toContain("/table?")
   })
 
-  test("/ is the query, in which keys are characters; Escape leads back to the rows", async () => {
+  test("/ focuses the query, in which keys are characters; Escape returns to the rows", async () => {
     await first(v)
     await v.page.keyboard.press("/")
     await expect.poll(() => focused(v)).toBe("Query")
@@ -63,7 +63,7 @@ describe("in the table", () => {
     await v.page.locator("h1", { hasText: "hello" }).waitFor()
   })
 
-  test("the cursor stays on its row, wherever that goes, and is nowhere once it is gone", async () => {
+  test("the cursor follows its row, and disappears with it", async () => {
     const map = (name: string) => apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: cursor-${name}, namespace: demo}}`)
     await map("m")
     await map("z")
@@ -99,7 +99,7 @@ describe("in the table", () => {
 })
 
 describe("on the page of an object", () => {
-  test("each key is a tab, and none where somebody writes or is asked", async () => {
+  test("each key opens a tab, except while the user types or a dialog is open", async () => {
     const v = await visit()
     await v.go(pages.object!)
     await writable(v.page)
@@ -162,7 +162,7 @@ test.each([
   await v.page.waitForURL(opened)
 })
 
-test("the row that has the focus in placements is the object of w, and of the palette", async () => {
+test("w and the palette act on the row that has the focus in placements", async () => {
   const v = await visit()
   await v.go("/placements?q=hello")
   await v.page.locator("#content [data-row]").first().waitFor()
@@ -177,7 +177,7 @@ test("the row that has the focus in placements is the object of w, and of the pa
   await v.page.waitForURL(/why\?of=Deployment.apps%2Fdemo%2Fhello/)
 })
 
-test("on the page of an object / looks everywhere, for it has no field of its own", async () => {
+test("on the page of an object / opens the palette, because the page has no search field", async () => {
   const v = await visit()
   await v.go(pages.object!)
   await settled(v.page)
@@ -186,7 +186,7 @@ test("on the page of an object / looks everywhere, for it has no field of its ow
   expect(await palette(v).getByRole("combobox").inputValue()).toBe("")
 })
 
-test("a choice takes letters for what it offers, and not as keys of the page", async () => {
+test("a selection list uses letters to select an option, not as keys of the page", async () => {
   const v = await visit()
   await v.go(`${pages.object}&tab=relations`)
   await settled(v.page)
@@ -203,7 +203,7 @@ describe.each([
   ["table", table],
   ["object", pages.object!],
 ])("on the page %s", (_, path) => {
-  test("? shows the keys that work there, : takes a command, and Escape closes each and gives the focus back", async () => {
+  test("? shows the keys that work there, : takes a command, and Escape closes each and returns the focus", async () => {
     const v = await visit()
     await v.go(path)
     await settled(v.page)
@@ -236,7 +236,7 @@ describe.each([
     expect(at(v, "q")).toBe("namespace:demo cluster:oak")
   })
 
-  test("Ctrl+K and ⌘K find things from anywhere, even while somebody writes", async () => {
+  test("Ctrl+K and ⌘K open the palette anywhere, even in a text field", async () => {
     const v = await visit()
     await v.go(path)
     await settled(v.page)
@@ -262,8 +262,8 @@ describe.each([
 
 test.each([
   ["a button", "/clusters/oak", "Unjoin", undefined],
-  ["an item of a menu", "/table", "Views", /Keep this view/],
-])("a dialog of %s gives the focus back to it", async (_, path, name, item) => {
+  ["an item of a menu", "/table", "Views", /Save this view/],
+])("a dialog of %s returns the focus to it", async (_, path, name, item) => {
   const v = await visit()
   await v.go(path)
   const button = v.page.getByRole("button", { name, exact: true })

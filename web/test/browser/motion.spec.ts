@@ -3,7 +3,7 @@ import { expect, pages, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
 
-/** What moves on a page now, and what would if it changed. */
+/** The elements of a page that move now, or would when they change. */
 const moving = (v: Visit) =>
   v.page.evaluate(() => {
     const lasts = (times: string) => times.split(",").some((time) => Number.parseFloat(time) > 0)
@@ -18,7 +18,10 @@ const moving = (v: Visit) =>
     return [...new Set([...would, ...runs])]
   })
 
-/** States of pages in which something would move: a dialog, a menu, the palette, a picture, grey lines. */
+/**
+ * States of pages with elements that can move: a dialog, a menu, the palette, a picture,
+ * placeholder lines.
+ */
 const states: [string, string, (v: Visit) => Promise<void>][] = [
   ...Object.entries(pages).map(([name, path]): [string, string, (v: Visit) => Promise<void>] => [name, path, async () => {}]),
   [
@@ -58,13 +61,13 @@ const states: [string, string, (v: Visit) => Promise<void>][] = [
   ],
 ]
 
-describe("who asks for less motion", () => {
+describe("a user who prefers reduced motion", () => {
   let v: Visit
   beforeAll(async () => {
     v = await visit()
   })
 
-  test.each(states)("sees none: %s", async (_, path, open) => {
+  test.each(states)("sees no motion: %s", async (_, path, open) => {
     await v.go(path)
     await settled(v.page)
     await open(v)
@@ -72,7 +75,7 @@ describe("who asks for less motion", () => {
   })
 })
 
-test("who does not ask for it sees some, so that its absence is something", async () => {
+test("without that preference there is motion, so the checks above can fail", async () => {
   const v = await visit()
   await v.page.emulateMedia({ reducedMotion: "no-preference" })
   const [, path, open] = states.at(-1)!

@@ -6,7 +6,7 @@ withBrowser()
 const hello = "Deployment demo/hello"
 const placed = () => kubectl("-n", "demo", "get", "resourcebinding", "hello-deployment", "-o", "jsonpath={.spec.clusters}")
 
-test("an edit of a policy says which replicas go where before it is saved", async () => {
+test("an edit of a policy shows which replicas move before it is saved", async () => {
   const before = await placed()
   const v = await visit()
   await v.go("/policies?kind=PropagationPolicy&namespace=demo&name=hello")
@@ -14,24 +14,24 @@ test("an edit of a policy says which replicas go where before it is saved", asyn
   const save = v.page.getByRole("dialog").getByRole("button", { name: "Save" })
   await v.page.route(/\/placementreviews$/, async (route) => {
     if (!route.request().postData()?.includes('"moves"')) return route.continue() // the preview of the page
-    // Not before it is known: the diff is there by now.
+    // Delays the answer until the diff is shown.
     await v.page.getByRole("dialog").locator(".diff").waitFor()
     early.push(await save.isEnabled())
     await route.continue()
   })
   const early: boolean[] = []
   await v.page.getByRole("button", { name: "Review and save" }).click()
-  const moves = v.page.getByRole("dialog").getByRole("region", { name: /What moves/ })
+  const moves = v.page.getByRole("dialog").getByRole("region", { name: /What will move/ })
   const one = moves.getByRole("listitem").filter({ hasText: hello })
   await one.getByText("pine 2 → 0").waitFor()
   await one.getByText("oak 2 → 3").waitFor()
-  await moves.getByRole("listitem").filter({ hasText: "Service demo/hello" }).getByText("pine: goes").waitFor()
+  await moves.getByRole("listitem").filter({ hasText: "Service demo/hello" }).getByText("pine: removed").waitFor()
   expect([...new Set(early), await save.isEnabled()]).toEqual([false, true])
   await v.page.keyboard.press("Escape")
   expect(await placed()).toBe(before)
 })
 
-test("an edit that takes much out of a cluster asks for the name of the policy", async () => {
+test("an edit that removes many objects from a cluster needs the name of the policy typed", async () => {
   const one = (i: number) => ({ apiVersion: "v1", kind: "ConfigMap", metadata: { name: `one-${i}`, namespace: "many" } })
   const spec = { resourceSelectors: [{ apiVersion: "v1", kind: "ConfigMap" }], placement: {} }
   const policy = { apiVersion: "policy.orrery.dev/v1alpha1", kind: "PropagationPolicy", metadata: { name: "many", namespace: "many" }, spec }
@@ -45,7 +45,7 @@ test("an edit that takes much out of a cluster asks for the name of the policy",
     await v.page.getByRole("textbox", { name: "Never in" }).first().fill("pine")
     await v.page.getByRole("button", { name: "Review and save" }).click()
     const dialog = v.page.getByRole("dialog")
-    await dialog.getByText("pine: goes").nth(5).waitFor()
+    await dialog.getByText("pine: removed").nth(5).waitFor()
     const save = dialog.getByRole("button", { name: "Save" })
     expect(await save.isDisabled()).toBe(true)
     await dialog.getByRole("textbox", { name: "Type many to confirm" }).fill("many")
@@ -57,15 +57,15 @@ test("an edit that takes much out of a cluster asks for the name of the policy",
   }
 })
 
-test("while nobody can say what moves, a draft stays, and saving it asks for its name", async () => {
+test("while the moves are unknown, the draft stays, and saving it needs the name typed", async () => {
   const v = await visit()
   await v.go("/policies?kind=PropagationPolicy&namespace=demo&name=hello")
   const never = v.page.getByRole("textbox", { name: "Never in" }).first()
   await never.fill("pine")
-  await v.page.route(/\/placementreviews$/, (route) => route.fulfill({ status: 503, body: "nobody knows" }))
+  await v.page.route(/\/placementreviews$/, (route) => route.fulfill({ status: 503, body: "cannot compute the moves" }))
   await v.page.getByRole("button", { name: "Review and save" }).click()
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText("nobody knows").waitFor()
+  await dialog.getByText("cannot compute the moves").waitFor()
   expect(await dialog.getByRole("button", { name: "Save" }).isDisabled()).toBe(true)
   await dialog.getByRole("textbox", { name: "Type hello to confirm" }).waitFor()
   await v.page.keyboard.press("Escape")
@@ -73,7 +73,7 @@ test("while nobody can say what moves, a draft stays, and saving it asks for its
   expect(await never.inputValue()).toBe("pine")
 })
 
-test("other selectors, a policy that takes over, one that goes, and a cluster's labels say what moves", async () => {
+test("moves are shown for other selectors, for a policy that takes over, for a deleted one, and for a cluster's labels", async () => {
   const policy = (name: string, of: string, clusterAffinity: object, priority = 1) => ({
     apiVersion: "policy.orrery.dev/v1alpha1",
     kind: "PropagationPolicy",
@@ -92,7 +92,7 @@ test("other selectors, a policy that takes over, one that goes, and a cluster's 
   await kubectl("label", "cluster", "birch", "moves=there")
   const v = await visit()
   const dialog = v.page.getByRole("dialog")
-  const told = async (name: string, text: string, ask = () => v.page.getByRole("button", { name: "Review changes" }).click()) => {
+  const showsMove = async (name: string, text: string, ask = () => v.page.getByRole("button", { name: "Review changes" }).click()) => {
     await ask()
     await dialog
       .getByRole("listitem")
@@ -107,18 +107,18 @@ test("other selectors, a policy that takes over, one that goes, and a cluster's 
     await expect.poll(placed, { timeout: 90_000 }).toBe("pine")
     await v.go("/object?of=PropagationPolicy.policy.orrery.dev/taken/first&tab=yaml")
     await rewrite(v, "name: one", "name: two")
-    await told("two", "pine: comes")
+    await showsMove("two", "pine: added")
     await v.go("/object?kind=PropagationPolicy.policy.orrery.dev&namespace=taken")
     await v.page.getByRole("textbox", { name: "New object" }).click()
     await v.page.keyboard.press("Control+a")
     await v.page.keyboard.insertText(JSON.stringify(policy("second", "one", { clusterNames: ["oak"] }, 2)))
-    await told("one", "pine: goes")
+    await showsMove("one", "pine: removed")
     await v.go("/object?of=Cluster.cluster.orrery.dev/birch&tab=yaml")
     await rewrite(v, "moves: there", "moves: here")
-    await told("three", "birch: comes")
+    await showsMove("three", "birch: added")
     await v.go("/object?of=PropagationPolicy.policy.orrery.dev/taken/first")
     await writable(v.page)
-    await told("one", "then by other", () => v.page.keyboard.press("Control+d"))
+    await showsMove("one", "then placed by other", () => v.page.keyboard.press("Control+d"))
     expect(await placed()).toBe("pine")
   } finally {
     await kubectl("label", "cluster", "birch", "moves-")
@@ -126,19 +126,19 @@ test("other selectors, a policy that takes over, one that goes, and a cluster's 
   }
 })
 
-test("a deletion of which nobody can say what goes with it says so, and asks for the name", async () => {
+test("a deletion whose effects are unknown says so, and needs the name typed", async () => {
   const v = await visit()
   await v.page.route(/\/placements\?/, (route) => route.fulfill({ status: 503, body: "" }))
   await v.go("/object?of=Deployment.apps/demo/hello")
   await writable(v.page)
   await v.page.keyboard.press("Control+d")
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText("What goes with it, and where, is not known now.").waitFor()
+  await dialog.getByText("It could not be found out which other objects are deleted with it, and where.").waitFor()
   expect(await dialog.getByRole("button", { name: "Delete" }).isDisabled()).toBe(true)
   await dialog.getByRole("textbox", { name: "Type hello to confirm" }).waitFor()
 })
 
-test("who takes a cluster out of the fleet sees where its replicas go, by whichever page", async () => {
+test("each page that removes a cluster from the fleet shows where its replicas move", async () => {
   const v = await visit()
   const inTable = async (name: string) => {
     await v.page.getByRole("checkbox", { name: `Select ${name}` }).check()
@@ -171,13 +171,13 @@ test("who takes a cluster out of the fleet sees where its replicas go, by whiche
   expect(await several.getByRole("button", { name: "Delete" }).isDisabled()).toBe(true)
 })
 
-test("a namespace says what goes with it, and asks for its name", async () => {
+test("deleting a namespace shows what is deleted with it, and needs its name typed", async () => {
   const v = await visit()
   await v.go("/object?of=Namespace/demo")
   await writable(v.page)
   await v.page.keyboard.press("Control+d")
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText(/With it go all objects in it, of which \d+ are placed/).waitFor()
+  await dialog.getByText(/All objects in it are deleted, too: \d+ of them are placed/).waitFor()
   for (const c of ["birch", "oak", "pine"]) await dialog.getByText(c, { exact: true }).waitFor()
   const act = dialog.getByRole("button", { name: "Delete" })
   expect(await act.isDisabled()).toBe(true)
@@ -187,17 +187,17 @@ test("a namespace says what goes with it, and asks for its name", async () => {
   await v.go("/object?cluster=oak&of=Namespace/demo")
   await writable(v.page)
   await v.page.keyboard.press("Control+d")
-  await dialog.getByText(/With it goes all that is in it: at least \d+ objects/).waitFor()
+  await dialog.getByText(/All objects in it are deleted, too: at least \d+ objects/).waitFor()
 })
 
-test("a namespace of which nothing is placed, and a definition, say that all goes with them", async () => {
+test("deleting a namespace without placed objects, or a definition, says that all its objects are deleted", async () => {
   await kubectl("create", "namespace", "bare")
   const v = await visit()
   const dialog = v.page.getByRole("dialog")
   try {
     for (const [of, name, text] of [
-      ["Namespace/bare", "bare", "With it go all objects in it, of which 0 are placed in clusters."],
-      ["CustomResourceDefinition.apiextensions.k8s.io/clusters.cluster.orrery.dev", "clusters.cluster.orrery.dev", "With it go all objects of its kind"],
+      ["Namespace/bare", "bare", "All objects in it are deleted, too: 0 of them are placed in clusters."],
+      ["CustomResourceDefinition.apiextensions.k8s.io/clusters.cluster.orrery.dev", "clusters.cluster.orrery.dev", "All objects of this kind are deleted, too"],
     ] as const) {
       await v.go(`/object?of=${of}`)
       await writable(v.page)
@@ -229,7 +229,7 @@ test("a taint evicts nothing, as the page says", async () => {
     const remove = v.page.getByRole("button", { name: "Remove the taint broken:NoExecute" })
     await remove.waitFor()
     await scale(sum(before) + 1)
-    // It is placed anew, and nothing of pine is gone.
+    // The scale-up is decided, and pine lost no replica.
     await expect.poll(counts, { timeout: 90_000 }).toSatisfy((n) => sum(n) === sum(before) + 1)
     expect((await counts()).pine).toBeGreaterThanOrEqual(before.pine!)
     await remove.click()

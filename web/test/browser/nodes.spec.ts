@@ -5,7 +5,7 @@ withBrowser()
 
 const inOak = (...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", "oak", ...args])
 
-test("nodes have how many pods are on them, and what a metrics server measures where there is one", async () => {
+test("nodes show their number of pods, and what a metrics server measures if there is one", async () => {
   const group = "metrics.k8s.io"
   const usage = { type: "object", additionalProperties: { type: "string" } }
   const crd = {
@@ -25,12 +25,12 @@ test("nodes have how many pods are on them, and what a metrics server measures w
   const row = v.page.getByRole("row").filter({ hasText: "oak-1" })
   const there = async () => (await inOak("get", "pods", "-A", "--field-selector=spec.nodeName=oak-1", "-o", "name")).trim().split("\n")
   try {
-    // One that ended takes no place.
+    // A pod that ended does not count.
     await make({ apiVersion: "v1", kind: "Pod", metadata: { name: "over" }, spec: { nodeName: "oak-1", containers: [{ name: "a", image: "a" }] } })
     await inOak("wait", "--for=condition=Ready", "pod/over", "--timeout=180s")
     await inOak("patch", "pod", "over", "--subresource=status", "--type=merge", "-p", '{"status":{"phase":"Succeeded"}}')
     await v.go("/clusters/oak?tab=nodes")
-    // Pods of other tests may go meanwhile.
+    // Pods of other tests may disappear meanwhile.
     const counted = async () => {
       const names = await there()
       expect(names).toContain("pod/over")

@@ -4,7 +4,7 @@ import { axe, kubeconfig, kubectl, rewrite, run, settled, visit, withBrowser, wr
 withBrowser()
 
 const cluster = "oak"
-// A demo that goes on running has what an earlier run left.
+// Unique names: a demo that keeps running has objects of earlier runs.
 const clash = `clash-${Date.now()}`
 const hush = `hush-${Date.now()}`
 const inOak = (...args: string[]) => run(["kubectl", "--kubeconfig", kubeconfig, "--context", cluster, ...args])
@@ -35,43 +35,43 @@ describe("the object's page", () => {
       await settled(v.page)
       expect(await axe(v.page), tab).toEqual([])
     }
-    // axe is tried as a script of the page first, which the page's policy refuses.
+    // axe is first tried as a script element, which the page's Content-Security-Policy refuses.
     expect(v.seen.errors.filter((e) => !e.includes("script-src"))).toEqual([])
   })
 
-  test("shows a change when it happens, and not when it asks anew", async () => {
+  test("shows a change when it happens, not at the next poll", async () => {
     const v = await visit()
     await inOak("-n", "default", "create", "configmap", `${hush}-live`, "--from-literal=first=1")
     await v.page.clock.install()
     await v.go(of("ConfigMap", `${hush}-live`))
     await v.page.getByText("first").first().waitFor()
-    // Without a clock nothing is asked for again by itself.
+    // With the clock paused, the page sends no periodic request.
     await v.page.clock.pauseAt(Date.now() + 20_000)
     await inOak("-n", "default", "patch", "configmap", `${hush}-live`, "--patch", '{"data":{"second":"2"}}')
     await v.page.getByText("second").first().waitFor()
     await inOak("-n", "default", "delete", "configmap", `${hush}-live`)
   })
 
-  test("merges an edit with what another changed meanwhile, and takes only what is chosen", async () => {
+  test("merges an edit with what another client changed meanwhile, and takes over only the chosen fields", async () => {
     const v = await visit()
     await applyInOak(workload(clash, 2), "--server-side", "--field-manager", "first")
     await v.go(of("Deployment.apps", clash, "&tab=yaml"))
     await rewrite(v, "replicas: 2", "replicas: 5")
     await rewrite(v, "registry.example.com/web:1", "registry.example.com/web:2")
-    // Meanwhile another sets the same field, and one of its own.
-    await inOak("-n", "default", "patch", "deployment", clash, "--field-manager", "rival", "-p", '{"spec":{"replicas":3,"paused":true}}')
+    // Meanwhile another client sets the same field, and one of its own.
+    await inOak("-n", "default", "patch", "deployment", clash, "--field-manager", "other-client", "-p", '{"spec":{"replicas":3,"paused":true}}')
     await v.page.getByRole("button", { name: "Review changes" }).click()
     const dialog = v.page.getByRole("dialog")
     await dialog.getByText("Merged: 1 field").waitFor()
-    expect(await dialog.getByRole("group", { name: /spec.replicas/ }).textContent()).toContain("rival")
+    expect(await dialog.getByRole("group", { name: /spec.replicas/ }).textContent()).toContain("other-client")
     expect(await dialog.getByRole("group", { name: /image/ }).textContent()).toContain("first")
     expect(await axe(v.page)).toEqual([])
     const save = dialog.getByRole("button", { name: "Save" })
     expect(await save.isDisabled()).toBe(true)
-    await dialog.getByRole("group", { name: /image/ }).getByLabel("Take mine").check()
+    await dialog.getByRole("group", { name: /image/ }).getByLabel("Change to", { exact: true }).check()
     await dialog
       .getByRole("group", { name: /spec.replicas/ })
-      .getByLabel("Leave theirs")
+      .getByLabel("Keep", { exact: true })
       .click()
     await dialog.getByRole("group", { name: /spec.replicas/ }).waitFor({ state: "detached" })
     await save.click()
@@ -84,7 +84,7 @@ describe("the object's page", () => {
     expect(JSON.stringify(ours.fieldsV1)).not.toContain("f:replicas")
   })
 
-  test("says what the API server does not take, and changes nothing", async () => {
+  test("shows what the API server refuses, and changes nothing", async () => {
     const v = await visit()
     await applyInOak(workload("invalid"))
     await v.go(of("Deployment.apps", "invalid", "&tab=yaml"))
@@ -103,7 +103,7 @@ describe("the object's page", () => {
     const v = await visit()
     await applyInOak(workload("scaled"), "--server-side", "--field-manager", "orrery-console")
     await v.go(of("Deployment.apps", "scaled"))
-    // The key is there once the right to write is known, as the button is.
+    // The key works once the right to write is known, like the button.
     await writable(v.page)
     await v.page.keyboard.press("Shift+S")
     await v.page.getByLabel("Replicas").fill("4")
@@ -115,7 +115,7 @@ describe("the object's page", () => {
     await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 60_000 }).toBe("4")
   })
 
-  test("tells the past of an object, goes back to it, and finds what is deleted", async () => {
+  test("shows the history of an object, restores an earlier state, and finds deleted objects", async () => {
     const v = await visit()
     const name = `past-${Date.now()}`
     const config = (value: string) => `{apiVersion: v1, kind: ConfigMap, metadata: {name: ${name}, namespace: default}, data: {colour: ${value}}}`
@@ -125,12 +125,14 @@ describe("the object's page", () => {
     await known(name, "blue")
     await v.go(of("ConfigMap", name, "&tab=history"))
     await v.page.getByText("data.colour").first().waitFor()
-    expect(await v.page.locator("main").textContent()).toContain("decorator")
+    expect(await v.page.locator("main").textContent()).not.toContain("decorator")
+    await v.page.getByRole("button", { name: "Field managers" }).click()
+    await v.page.getByText("decorator").first().waitFor()
     await v.page.getByRole("slider").press("ArrowLeft")
     await v.page.getByText("Change 1 of 2").waitFor()
-    await v.page.getByRole("button", { name: "Go back to this" }).click()
+    await v.page.getByRole("button", { name: "Roll back to this" }).click()
     const dialog = v.page.getByRole("dialog")
-    await dialog.getByLabel("Take mine").check()
+    await dialog.getByLabel("Change to", { exact: true }).check()
     await dialog.getByRole("button", { name: "Save" }).click()
     await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 60_000 }).toBe("red")
     await dialog.waitFor({ state: "detached" })
@@ -151,11 +153,11 @@ describe("the object's page", () => {
       )
       .toContain(name)
     await v.page.getByRole("link", { name }).click()
-    await v.page.getByText("It is not there").waitFor()
+    await v.page.getByText("Object not found").waitFor()
     await v.page.getByRole("slider").waitFor()
   })
 
-  test("a Pod that no node takes has a state, and containers that are not started", async () => {
+  test("a Pod that fits no node has a state, and its containers are not started", async () => {
     await applyInOak(
       "{apiVersion: v1, kind: Pod, metadata: {name: unplaced, namespace: default}, spec: {nodeSelector: {is: nowhere}, containers: [{name: main, image: x}]}}",
     )
@@ -167,11 +169,11 @@ describe("the object's page", () => {
       .waitFor()
     const row = v.page.getByRole("region", { name: "Containers" }).getByRole("row", { name: /main/ })
     await row.getByText("Not started").waitFor()
-    expect(await row.textContent()).not.toContain("Not known")
+    expect(await row.textContent()).not.toContain("Unknown")
     await inOak("-n", "default", "delete", "pod", "unplaced", "--force")
   })
 
-  test("shows as YAML what the object is now", async () => {
+  test("shows the current object as YAML", async () => {
     await applyInOak("{apiVersion: v1, kind: ConfigMap, metadata: {name: moving, namespace: default}, data: {at: first}}")
     const v = await visit()
     await v.go(of("ConfigMap", "moving", "&tab=yaml"))
@@ -180,7 +182,7 @@ describe("the object's page", () => {
     await v.page.getByText("at: second").waitFor()
   })
 
-  test("deletes the object that was shown, and none that was made anew under its name", async () => {
+  test("deletes the object that was shown, not one created later with its name", async () => {
     const map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: again, namespace: default}}"
     await applyInOak(map)
     const v = await visit()
@@ -196,7 +198,7 @@ describe("the object's page", () => {
     expect(await inOak("-n", "default", "get", "configmap", "again", "-o", "name")).toContain("again")
   })
 
-  test("makes an object of YAML, and not over one that is there", async () => {
+  test("creates an object from YAML, but does not overwrite one", async () => {
     const v = await visit()
     const name = `made-${Date.now()}`
     await v.go(`/object?kind=ConfigMap&cluster=${cluster}&namespace=default`)
@@ -210,7 +212,7 @@ describe("the object's page", () => {
     await v.page.getByText("There is an object of this name already").waitFor()
   })
 
-  test("takes what another page copied, with its styles, as text, and within the policy of the page", async () => {
+  test("pastes styled content of another page as plain text, within the page's Content-Security-Policy", async () => {
     const v = await visit()
     const other = await v.context.newPage()
     await other.setContent('<pre style="color: red">kind: <span style="color: blue">Service</span></pre>')
@@ -227,7 +229,7 @@ describe("the object's page", () => {
     expect(v.seen.errors).toEqual([])
   })
 
-  test("runs nothing of what objects have in them", async () => {
+  test("executes nothing that objects contain", async () => {
     const v = await visit()
     const evil = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
     const hostile = {
@@ -258,7 +260,7 @@ describe("the object's page", () => {
     expect(await v.page.locator("main img, main script").count()).toBe(0)
   })
 
-  test("keeps a Secret's data until it is asked for", async () => {
+  test("does not request a Secret's data before the user asks for it", async () => {
     const v = await visit()
     await applyInOak(`{apiVersion: v1, kind: Secret, metadata: {name: ${hush}, namespace: default}, stringData: {word: open-sesame}}`)
     const encoded = Buffer.from("open-sesame").toString("base64")
@@ -280,7 +282,7 @@ describe("the object's page", () => {
     expect([now.immutable, now.data.word]).toEqual([true, encoded])
   })
 
-  test("shows logs, and says why a shell is not to be had", async () => {
+  test("shows logs, and why a shell is not available", async () => {
     const v = await visit()
     await v.go("/object?of=Deployment.apps/demo/hello&tab=logs")
     await v.page.getByText("This container is simulated").first().waitFor()

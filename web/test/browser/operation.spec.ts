@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, expect, test } from "vitest"
 import { apply, axe, kubectl, settled, sizes, type Visit, visit, wear, withBrowser } from "./world"
 
-// The runs of a cluster on hosts that are not there. The hub runs the oldest that has not ended, and that is paused: what the next one
-// has in its record is written here, as the hub writes it. Those of the cluster yew, which nobody made, the hub ends by itself.
+// Operations of a cluster whose hosts do not exist. The hub runs only the oldest that has not
+// ended, larch-1, which is paused. So the test writes the status of larch-2, in the hub's format.
+// The hub itself ends operations of yew, a cluster that does not exist.
 
 withBrowser()
 
@@ -27,7 +28,7 @@ const step = (host: string, id: string, state: string, second: number, more = {}
   ...more,
 })
 
-/** A part of the record that stands beside the Operation. */
+/** Stores a part of the record in an OperationSlice. */
 async function slice(host: string, steps: object[]): Promise<void> {
   const uid = await read(runs, ".metadata.uid")
   await apply(
@@ -72,7 +73,7 @@ beforeAll(async () => {
   await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items: readers }))
   await apply("{apiVersion: cluster.orrery.dev/v1alpha1, kind: Cluster, metadata: {name: larch}, spec: {syncMode: Pull}}")
   await operation(waits, { action: "Apply", paused: true })
-  // The hub knows of it before the Cluster has hosts, and makes no run of its own.
+  // The hub reads it before the Cluster has hosts, and so creates no operation of its own.
   await kubectl("wait", "--for=jsonpath={.status.phase}=Paused", `operation/${waits}`, "--timeout=180s")
   await operation(runs, { action: "Apply" })
   const roleGroups = { "control-plane": ["larch-a"], worker: hostNames }
@@ -99,7 +100,7 @@ beforeAll(async () => {
 })
 
 afterAll(async () => {
-  // The Cluster first: while it is there, the hub would make a run for it.
+  // The Cluster first: otherwise the hub would create an operation for it.
   await kubectl("delete", "cluster", "larch", "--ignore-not-found")
   await kubectl("delete", "operations", waits, runs, "yew-1", "yew-2", "--ignore-not-found")
   await kubectl("delete", "clusterroles,clusterrolebindings", "run-reader", "summary-reader", "--ignore-not-found")
@@ -109,13 +110,13 @@ const host = (v: Visit, section: string, name: string) =>
   v.page.locator("section.section", { has: v.page.getByRole("heading", { name: section }) }).locator(".host", { hasText: name })
 const buttons = (v: Visit) => v.page.locator(".page-actions").getByRole("button").allTextContents()
 const phase = (v: Visit, word: string) => v.page.locator(".page-about .mark", { hasText: word }).waitFor()
-/** How each line of a list looks, and what it says. */
+/** The tone and the text of each line of a list. */
 const lines = (v: Visit, section: string, name: string) =>
   host(v, section, name)
     .locator("li")
     .evaluateAll((all) => all.map((li) => [li.querySelector(".mark")?.classList[1], li.querySelector(".mono")?.textContent ?? li.textContent].join(" ")))
 
-test("a run is found in the list, its plan reads as a diff, and its steps come as they are recorded", async () => {
+test("an operation is found in the list, its plan is shown as a diff, and its steps appear when they are recorded", async () => {
   const v = await visit()
   await v.go("/operations")
   await v.page
@@ -145,7 +146,7 @@ test("a run is found in the list, its plan reads as a diff, and its steps come a
       step("larch-b", "os/sysctl", "Running", 9),
     ],
   })
-  // Nobody reloads the page.
+  // Without reloading the page.
   await host(v, "Hosts", "larch-a").getByText("no such cgroup").waitFor()
   await expect.poll(() => lines(v, "Hosts", "larch-a")).toEqual(["good os/sysctl", "good kubelet/config", "bad kubelet/start"])
   await expect.poll(() => lines(v, "Hosts", "larch-b")).toEqual(["warn os/sysctl"])
@@ -154,20 +155,20 @@ test("a run is found in the list, its plan reads as a diff, and its steps come a
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
 })
 
-test("pause and resume change the run's spec, and the page says what comes of it", async () => {
+test("pause and resume change the operation's spec, and the page shows the effect", async () => {
   const v = await visit()
   await v.go(`/operations/${runs}`)
   await v.page.getByRole("button", { name: "Pause" }).click()
-  await v.page.getByText("It pauses as soon as the steps that are under way have ended").waitFor()
+  await v.page.getByText("The operation pauses when the running steps have ended").waitFor()
   expect(await read(runs, ".spec")).toContain('"paused":true')
   await v.page.getByRole("button", { name: "Resume" }).click()
   await v.page.getByRole("button", { name: "Pause" }).waitFor()
   expect(await read(runs, ".spec")).not.toContain('"paused":true')
-  await expect.poll(() => v.page.getByText("It pauses as soon as").count()).toBe(0)
+  await expect.poll(() => v.page.getByText("The operation pauses when").count()).toBe(0)
   expect(v.seen.failures).toEqual([])
 })
 
-test("a run that the hub has paused is ended after a question, and not before", async () => {
+test("a paused operation is canceled only after a confirmation", async () => {
   await operation("yew-1", { action: "Apply", paused: true })
   const v = await visit()
   await v.go("/operations/yew-1")
@@ -187,7 +188,7 @@ test("a run that the hub has paused is ended after a question, and not before", 
   await expect.poll(() => buttons(v)).toEqual([])
 })
 
-test("what fails says why; what the hub will not try again is not offered to be", async () => {
+test("a failed operation shows the reason, and no retry if the hub will not try it again", async () => {
   await operation("yew-2", { action: "Apply", paused: true })
   const v = await visit()
   await v.go("/operations/yew-2")
@@ -197,7 +198,7 @@ test("what fails says why; what the hub will not try again is not offered to be"
   await expect.poll(() => buttons(v)).toEqual([])
 })
 
-test("when certificates end is on the page of the cluster, beside its hosts and runs", async () => {
+test("the page of the cluster shows when certificates expire, beside its hosts and operations", async () => {
   const due = "certificate apiserver of larch-a ends at 2026-12-24T12:00:00Z; the hub renews it"
   const conditions = JSON.parse(await kubectl("get", "cluster", "larch", "-o", "jsonpath={.status.conditions}"))
   const expiring = { type: "CertificatesExpiring", status: "True", reason: "ExpiringSoon", message: due, lastTransitionTime: "2026-01-02T10:00:00Z" }
@@ -206,7 +207,7 @@ test("when certificates end is on the page of the cluster, beside its hosts and 
   const v = await visit()
   await v.go("/clusters/larch?tab=hosts")
   await v.page.getByText(due).waitFor()
-  expect(await v.page.locator(".facts div", { hasText: "First certificate ends" }).textContent()).toMatch(/24 Dec.* 2026/)
+  expect(await v.page.locator(".facts div", { hasText: "First certificate expires" }).textContent()).toMatch(/24 Dec.* 2026/)
   const hosts = v.page.getByRole("region", { name: "Hosts" })
   expect(await hosts.getByRole("row", { name: /larch-a/ }).textContent()).toMatch(/192\.0\.2\.1.*in the cluster/)
   expect(await hosts.getByRole("row", { name: /larch-b/ }).textContent()).toMatch(/192\.0\.2\.2.*to be added/)
@@ -215,9 +216,9 @@ test("when certificates end is on the page of the cluster, beside its hosts and 
 })
 
 test.each([
-  ["who may read runs sees their steps", "run-reader", true],
-  ["who may read no more than their sums sees these", "summary-reader", false],
-])("%s, has no button, and asks for nothing that is refused", async (_, user, steps) => {
+  ["a user who may read slices sees all steps", "run-reader", true],
+  ["a user who may read only operations sees a summary", "summary-reader", false],
+])("%s, has no button, and sends no request that is refused", async (_, user, steps) => {
   const v = await visit(user)
   await v.go(`/operations/${runs}`)
   await phase(v, "Running")
@@ -228,7 +229,7 @@ test.each([
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
 })
 
-test("who may read no run is told so, and asks for none", async () => {
+test("a user who may read no operation sees that, and the page requests none", async () => {
   const v = await visit("alice")
   for (const path of ["/operations", `/operations/${runs}`]) {
     await v.go(path)
@@ -239,7 +240,7 @@ test("who may read no run is told so, and asks for none", async () => {
   expect(v.seen.bodies.filter((b) => b.startsWith("/console/api/hub/apis/lifecycle"))).toEqual([])
 })
 
-test.each(["light", "dark"] as const)("axe finds nothing wrong with a run, in %s on a phone", async (theme) => {
+test.each(["light", "dark"] as const)("axe finds nothing wrong with an operation, in %s on a phone", async (theme) => {
   const v = await visit(undefined, sizes.phone)
   await wear(v.page, theme)
   await v.go(`/operations/${runs}`)

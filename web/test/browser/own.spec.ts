@@ -6,9 +6,11 @@ import { promisify } from "node:util"
 import { afterAll, beforeAll, test } from "vitest"
 import { expect, visit, withBrowser } from "./world"
 
-// The page of one's own of docs/console.md, typed as it stands there, in a page that is built with it and nothing else changed.
+// The example page of docs/console.md, exactly as printed there, in a console that is built with
+// only this change.
 
-// An answer that the test gives is of no address, from which Chromium lets no page reach this machine.
+// Answers that the test fulfils have no address. Without this flag Chromium lets a page from such
+// an address send no requests to this machine.
 withBrowser("--disable-features=LocalNetworkAccessChecks")
 
 const web = fileURLToPath(new URL("../..", import.meta.url))
@@ -33,9 +35,10 @@ beforeAll(async () => {
 
 afterAll(() => rm(folder, { recursive: true, force: true }))
 
-test("the documented page of one's own compiles, and stands first on the page of its kind", async () => {
+test("the documented special page compiles, and is first on the page of its kind", async () => {
   const v = await visit()
-  // The hub's own answers but for the files of the page, whose policy of contents stays that of the hub.
+  // The hub answers everything except the built files; the Content-Security-Policy stays that of
+  // the hub.
   await v.page.route(/\/console\/(?!api\/)/, async (route) => {
     const { pathname } = new URL(route.request().url())
     const asset = pathname.startsWith("/console/assets/")
@@ -53,6 +56,6 @@ test("the documented page of one's own compiles, and stands first on the page of
   await first.getByRole("link", { name: "In which clusters" }).click()
   await v.page.locator(".matrix tbody tr", { hasText: "oak" }).waitFor()
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
-  // The page may still ask for a file, and the folder goes now.
-  await v.page.unrouteAll({ behavior: "ignoreErrors" })
+  // The folder is removed next. A file that the page has requested is sent before.
+  await v.page.unrouteAll({ behavior: "wait" })
 })

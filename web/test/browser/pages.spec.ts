@@ -20,7 +20,7 @@ test.each(Object.entries(pages))("axe finds nothing wrong with %s, in light and 
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
 })
 
-test("each place is reached by keyboard alone", async () => {
+test("each page can be reached by keyboard alone", async () => {
   const v = await visit()
   await v.page.keyboard.press("Tab")
   expect(await v.page.evaluate(() => document.activeElement?.className)).toBe("skip")

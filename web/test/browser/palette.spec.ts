@@ -3,7 +3,7 @@ import { axe, expect, visit, withBrowser } from "./world"
 
 withBrowser()
 
-test("the palette finds what is at the hub, and leads to its own page", async () => {
+test("the palette finds objects of the hub, and opens their own pages", async () => {
   const v = await visit()
   const find = async (text: string) => {
     await v.page.keyboard.press("Control+k")
@@ -21,7 +21,7 @@ test("the palette finds what is at the hub, and leads to its own page", async ()
   expect(v.seen.failures).toEqual([])
 })
 
-test("the palette has every page and what the page does, and the words for an object that is named after them", async () => {
+test("the palette has every page, the actions of the page, and the actions on objects that are typed by name", async () => {
   const v = await visit()
   const box = v.page.getByRole("dialog").getByRole("combobox")
   const option = (name: string | RegExp) => v.page.getByRole("dialog").getByRole("option", { name })
@@ -34,7 +34,7 @@ test("the palette has every page and what the page does, and the words for an ob
     ["theme", /Theme: Dark/],
     ["sign out", /^Sign out/],
     ["help", /Show the keys/],
-    ["why", /Why is an object where it is/],
+    ["why", /Why is an object placed there/],
     ["cordon", "Cordon oak"],
   ] as const) {
     await find(text)
@@ -52,14 +52,13 @@ test("the palette has every page and what the page does, and the words for an ob
   await option("Cordon birch").waitFor()
   await v.page.keyboard.press("Enter")
   await v.page.waitForURL(/clusters\/birch/)
-  await v.page.getByRole("button", { name: "Place again" }).waitFor()
-  await find("place again")
-  await option(/^Place again/).waitFor()
-  await v.page.keyboard.press("Enter")
-  await v.page.getByRole("button", { name: "Place nothing new" }).waitFor()
+  await v.page.getByRole("button", { name: "Uncordon", exact: true }).waitFor()
+  await find("uncordon")
+  await option(/^Uncordon$/).click()
+  await v.page.getByRole("button", { name: "Cordon", exact: true }).waitFor()
 })
 
-test("and for who has rights in one namespace what is hers, with nothing refused on the way", async () => {
+test("a user with rights in one namespace finds the objects there, and no request is refused", async () => {
   const v = await visit("alice")
   await v.page.keyboard.press("Control+k")
   await v.page.getByRole("combobox").fill("mirror-in")

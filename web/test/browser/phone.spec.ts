@@ -14,7 +14,7 @@ describe.each([
     await v.page.evaluate((l) => localStorage.setItem("orrery.language", l), language)
   })
 
-  test.each(Object.entries(pages))("%s is as wide as that, and axe finds nothing wrong with it", async (_, path) => {
+  test.each(Object.entries(pages))("%s is not wider than the screen, and axe finds nothing wrong with it", async (_, path) => {
     await v.go(path)
     await settled(v.page)
     expect(await v.page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0)

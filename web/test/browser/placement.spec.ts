@@ -5,7 +5,7 @@ withBrowser()
 
 const of = "Deployment.apps/shop/web"
 
-test("one workload in all of its clusters, with what is changed and what drifts", async () => {
+test("one workload in all of its clusters, with overrides and drift", async () => {
   const v = await visit()
   await v.go(`/placements?of=${of}`)
   const row = (cluster: string) => v.page.locator(".matrix tbody tr", { hasText: cluster })
@@ -27,10 +27,10 @@ test("why it is there, and not elsewhere: the stored decision in words", async (
   await v.page.getByRole("link", { name: "web", exact: true }).first().waitFor()
   await v.page.getByText("Decided").waitFor()
   await v.go("/why?of=Service/default/kubernetes")
-  await v.page.getByText("No policy may claim it", { exact: true }).waitFor()
+  await v.page.getByText("No policy may place it", { exact: true }).waitFor()
 })
 
-test("why it is placed nowhere is said once, above the clusters", async () => {
+test("the reason for no placement is shown once, above the clusters", async () => {
   await apply(
     `{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: ConfigMap, metadata: {name: nowhere, namespace: shop}},
     {apiVersion: policy.orrery.dev/v1alpha1, kind: PropagationPolicy, metadata: {name: nowhere, namespace: shop}, spec: {
@@ -41,11 +41,11 @@ test("why it is placed nowhere is said once, above the clusters", async () => {
   await v.page.locator(".why-list li", { hasText: "maple" }).getByText("No cluster has this name.").waitFor()
   const body = (await v.page.locator("#content").textContent()) ?? ""
   expect(body.split("selects no cluster of the fleet").length - 1).toBe(1)
-  expect(body.split("names a cluster that was never joined").length - 1).toBe(1)
+  expect(body.split("no cluster of the fleet has this name").length - 1).toBe(1)
   await kubectl("-n", "shop", "delete", "propagationpolicy/nowhere", "configmap/nowhere")
 })
 
-test("what changed in the fleet, one row for the same change in several clusters", async () => {
+test("changes in the fleet, one row for the same change in several clusters", async () => {
   await kubectl("-n", "shop", "annotate", "deployment", "web", `example.com/at=${Date.now()}`, "--overwrite")
   const v = await visit()
   await v.go("/changes?type=deployments.apps")
@@ -55,7 +55,7 @@ test("what changed in the fleet, one row for the same change in several clusters
   await change.getByText("pine").waitFor()
 })
 
-test("a policy is edited by form: the clusters that it takes now, a conflict that names its owner, and nothing else is lost", async () => {
+test("a policy is edited by form: its preview shows the clusters, a conflict names its owner, and other fields stay", async () => {
   await apply(
     `{apiVersion: policy.orrery.dev/v1alpha1, kind: PropagationPolicy, metadata: {name: edited, namespace: shop}, spec: {priority: 5,
     resourceSelectors: [{apiVersion: v1, kind: Service, name: none}], placement: {clusterAffinity: {clusterNames: [oak], exclude: [birch]},
@@ -74,7 +74,7 @@ test("a policy is edited by form: the clusters that it takes now, a conflict tha
   const dialog = v.page.getByRole("dialog")
   await dialog.getByText("gitops").first().waitFor()
   await dialog
-    .getByRole("radio", { name: /mine|my/i })
+    .getByRole("radio", { name: /Change to/ })
     .first()
     .check()
   await dialog.getByRole("button", { name: "Save" }).click()
@@ -88,7 +88,7 @@ test("a policy is edited by form: the clusters that it takes now, a conflict tha
   await kubectl("-n", "shop", "delete", "propagationpolicy", "edited")
 })
 
-test("a new policy is made by form", async () => {
+test("a new policy is created by form", async () => {
   const v = await visit()
   await v.go("/policies?kind=PropagationPolicy&namespace=shop")
   await v.page.getByRole("textbox", { name: "Name" }).first().fill("made-by-form")
@@ -104,7 +104,7 @@ test("a new policy is made by form", async () => {
   await v.page.getByRole("heading", { level: 1, name: "Policies" }).waitFor()
 })
 
-test("the line that joins a cluster, and how far that is", async () => {
+test("the command that joins a cluster, and the progress of the join", async () => {
   const v = await visit()
   await v.go("/join")
   await v.page.getByRole("textbox", { name: "Name" }).fill("elm")
@@ -114,7 +114,7 @@ test("the line that joins a cluster, and how far that is", async () => {
   const [, , , ...flags] = (line ?? "").split(" | ")[0]?.split(" ") ?? []
   await run(["cluster", "join", ...flags, "--kubeconfig", kubeconfig, "--timeout", "10m"])
   await v.page.getByText("The hub knows the cluster").waitFor()
-  await v.page.getByText("Waiting for the agent to redeem its token").waitFor()
+  await v.page.getByText("Waiting for the agent to connect with its token").waitFor()
   await v.page.getByRole("textbox", { name: "Name" }).fill("hub")
   await v.page.getByText("means something else").waitFor()
   await run(["cluster", "unjoin", "elm", "--kubeconfig", kubeconfig])

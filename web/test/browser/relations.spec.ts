@@ -11,7 +11,7 @@ const params = (v: Visit) => {
 test.each([
   ["a desk", sizes.desk],
   ["a phone", sizes.phone],
-])("on %s one goes from object to object through the picture of their relations", async (_, size) => {
+])("on %s the picture of relations links from object to object", async (_, size) => {
   const v = await visit(undefined, size)
   await v.go(`${pages.object}&tab=relations`)
   const node = (kind: string) => v.page.locator(".react-flow__node", { hasText: kind })
@@ -23,12 +23,12 @@ test.each([
   await v.page.getByText("ReplicaSet.apps", { exact: true }).waitFor()
   await v.page.goBack()
   await node("Deployment · oak").waitFor()
-  // What has no page of its own leads nowhere.
+  // Nodes without a page have no link.
   expect(await node("Image").getByRole("link").count()).toBe(0)
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
 })
 
-test("the same is in a list, for those who do not see the picture, and by keyboard", async () => {
+test("the list has the same relations as the picture, and works by keyboard", async () => {
   const v = await visit()
   await v.go(`${pages.object}&tab=relations`)
   await settled(v.page)
@@ -46,7 +46,7 @@ test("the same is in a list, for those who do not see the picture, and by keyboa
   expect(params(v)).toEqual({ cluster: "oak", of: `Pod/demo/${name}` })
 })
 
-test("the picture shows as many steps as are asked for", async () => {
+test("the picture shows as many steps as are selected", async () => {
   const v = await visit()
   await v.go(`${pages.object}&tab=relations`)
   const node = (kind: string) => v.page.locator(".react-flow__node", { hasText: `${kind} · oak` })

@@ -1,13 +1,13 @@
 import { test } from "vitest"
-import { expect, kubectl, pid, stranger, visit, withBrowser } from "./world"
+import { expect, kubectl, pid, visit, visitSignedOut, withBrowser } from "./world"
 
 withBrowser()
 
-test("a hub that is killed under an open tab: rows are stale, never fresh, until the tab is connected again by itself", async () => {
+test("after the hub is killed, rows are stale, never current, until the tab reconnects by itself", async () => {
   const v = await visit()
   await v.go("/table?kind=Deployment.apps&q=web")
   await v.page.getByText("web", { exact: true }).first().waitFor()
-  const robot = await stranger()
+  const robot = await visitSignedOut()
   await kubectl("create", "serviceaccount", "robot", "-n", "shop").catch(() => {})
   const token = (await kubectl("create", "token", "robot", "-n", "shop")).trim()
   await robot.go("/changes")
@@ -15,7 +15,7 @@ test("a hub that is killed under an open tab: rows are stale, never fresh, until
   await robot.page.getByRole("button", { name: "Sign in" }).click()
   await robot.page.locator("#content").waitFor()
 
-  // What is shown of rows is recorded, as often as it changes: of now, or not.
+  // Records each change of the state of the rows: stale or live.
   await v.page.evaluate(() => {
     const states: string[] = []
     const look = () => {
@@ -31,11 +31,11 @@ test("a hub that is killed under an open tab: rows are stale, never fresh, until
   await v.page.locator("[data-state=stale], .stale").first().waitFor()
   await v.page.locator("[data-state=stale], .stale").first().waitFor({ state: "detached", timeout: 240_000 })
   await v.page.getByText("web", { exact: true }).first().waitFor()
-  // A hub that has just started may be away once more.
+  // A hub that just started may disconnect once more.
   const states = () => v.page.evaluate(() => (window as unknown as { states: string[] }).states.join())
   await expect.poll(states).toMatch(/^live(,stale,live)+$/)
 
-  // A token is written down nowhere, so its session is over.
+  // Tokens are not stored, so their sessions end with the hub.
   await robot.page.locator(".sign-in").waitFor({ timeout: 120_000 })
   expect(new URL(robot.page.url()).pathname).toBe("/console/changes")
 }, 600_000)

@@ -3,7 +3,7 @@ import { expect, visit, withBrowser } from "./world"
 
 withBrowser()
 
-test("a right that nobody can tell of is unknown, and no refusal; asked again, the act is there", async () => {
+test("a permission that cannot be checked is unknown, not refused; a second check offers the action", async () => {
   const v = await visit()
   const reviews = "**/selfsubjectaccessreviews"
   const status = { kind: "Status", apiVersion: "v1", status: "Failure", code: 503, reason: "ServiceUnavailable", message: "the store does not answer" }
@@ -14,7 +14,7 @@ test("a right that nobody can tell of is unknown, and no refusal; asked again, t
     ["/policies?kind=PropagationPolicy&namespace=demo&name=hello", "Review and save", "You may read this policy"],
   ] as const) {
     await v.go(path)
-    const unknown = v.page.getByText("What you may do here is not known")
+    const unknown = v.page.getByText("Your permissions could not be checked")
     await unknown.waitFor()
     await v.page.getByText("the store does not answer").waitFor()
     expect(await v.page.getByText(refusal).count()).toBe(0)

@@ -1,11 +1,11 @@
 import { inject, test } from "vitest"
-import { expect, kubectl, link, settled, stranger, visit, withBrowser } from "./world"
+import { expect, kubectl, link, settled, visit, visitSignedOut, withBrowser } from "./world"
 
 withBrowser()
 
-test("a link opens the console, once, and leaves the address bar", async () => {
+test("a link opens the console once, and is removed from the address bar", async () => {
   const url = await link()
-  const first = await stranger()
+  const first = await visitSignedOut()
   await first.page.goto(url)
   await first.page.locator("#content").waitFor()
   expect(new URL(first.page.url()).hash).toBe("")
@@ -14,17 +14,17 @@ test("a link opens the console, once, and leaves the address bar", async () => {
   const kept = await first.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]))
   expect(kept).not.toContain(new URLSearchParams(new URL(url).hash.slice(1)).get("link"))
 
-  const thief = await stranger()
+  const thief = await visitSignedOut()
   await thief.page.goto(url)
   await thief.page.getByText("This link has been used").waitFor()
   expect(await thief.context.cookies()).toEqual([])
-  // Who had the session first keeps it.
+  // The first browser keeps its session.
   await first.page.reload()
   await first.page.locator("#content").waitFor()
 })
 
 test("a link that is pasted into a tab of the console opens it", async () => {
-  const v = await stranger()
+  const v = await visitSignedOut()
   await v.go("/")
   await v.page.locator(".sign-in").waitFor()
   await v.page.evaluate((url) => location.assign(url), await link())
@@ -32,9 +32,9 @@ test("a link that is pasted into a tab of the console opens it", async () => {
   expect(new URL(v.page.url()).hash).toBe("")
 })
 
-test("a link that is older than half a minute opens nothing", async () => {
+test("a link older than half a minute opens nothing", async () => {
   const { url, made } = inject("oldLink")
-  const v = await stranger()
+  const v = await visitSignedOut()
   await v.page.waitForTimeout(Math.max(0, made + 31_000 - Date.now()))
   await v.page.goto(url)
   await v.page.locator(".sign-in").waitFor()
@@ -44,7 +44,7 @@ test("a link that is older than half a minute opens nothing", async () => {
 test("a bearer token is exchanged for a session, and a wrong one is refused", async () => {
   await kubectl("create", "serviceaccount", "robot", "-n", "shop").catch(() => {})
   const token = (await kubectl("create", "token", "robot", "-n", "shop")).trim()
-  const v = await stranger()
+  const v = await visitSignedOut()
   await v.go("/changes")
   await v.page.locator("input[type=password]").fill("no-token")
   await v.page.getByRole("button", { name: "Sign in" }).click()
@@ -57,7 +57,7 @@ test("a bearer token is exchanged for a session, and a wrong one is refused", as
   expect(stored).not.toContain(token)
 })
 
-test("signing out ends the session everywhere it is open", async () => {
+test("signing out ends the session in every tab", async () => {
   const v = await visit()
   const other = await v.context.newPage()
   await other.goto(v.page.url())
@@ -68,8 +68,8 @@ test("signing out ends the session everywhere it is open", async () => {
   await other.locator(".sign-in").waitFor()
 })
 
-test("without a session there is a page and nothing else", async () => {
-  const v = await stranger()
+test("without a session only the sign-in page is shown, and the API refuses requests", async () => {
+  const v = await visitSignedOut()
   await v.go("/table")
   await v.page.locator(".sign-in").waitFor()
   expect(await v.page.locator(".notice").count()).toBe(0)

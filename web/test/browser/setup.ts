@@ -3,12 +3,15 @@ import { apply, link, startShared } from "./world"
 
 declare module "vitest" {
   interface ProvidedContext {
-    /** A link that nobody used, and when it was made. */
+    /** An unused link, and when it was created. */
     oldLink: { url: string; made: number }
   }
 }
 
-/** Alice may do everything in the namespace shop, and nothing anywhere else, where there is something that is not hers. */
+/**
+ * Alice may do everything in the namespace shop and nothing elsewhere. Another namespace has an
+ * object that she must not see.
+ */
 const world = `
 apiVersion: v1
 kind: List

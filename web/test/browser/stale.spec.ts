@@ -3,10 +3,10 @@ import { expect, visit, withBrowser } from "./world"
 
 withBrowser()
 
-// A store or a hub that does not answer is made by the browser, which answers in its place.
+// The browser answers in place of the hub, as a store or a hub that fails.
 const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
 
-// Answers are asked for anew each 10 or 15 seconds. The tests wait for that beside each other.
+// Answers are refreshed every 10 or 15 seconds. The tests wait for that at the same time.
 const next = { timeout: 90_000 }
 
 test.concurrent.each([
@@ -15,7 +15,7 @@ test.concurrent.each([
   ["what is mirrored", "/clusters/oak?tab=mirror", "configmaps", "**/mirror"],
   ["placements", "/placements", "hello", "**/resourcebindings?*"],
 ])(
-  "%s that cannot be asked for again are said to be of before, and do not go",
+  "%s that cannot be refreshed are marked as old, and stay",
   async (_, path, shown, question) => {
     const v = await visit()
     await v.go(path)
@@ -30,7 +30,7 @@ test.concurrent.each([
   300_000,
 )
 
-test.concurrent("what is refused is not shown any more", async () => {
+test.concurrent("refused data is not shown any more", async () => {
   const v = await visit()
   await v.go("/clusters/oak?tab=nodes")
   await v.page.getByText("oak-1").waitFor()

@@ -3,7 +3,10 @@ import { expect, pages, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
 
-/** In the page: what can be acted upon, how each looks while it has no focus, and which of them the Tab key came to. */
+/**
+ * In the page: the interactive elements with their look without focus, and those that Tab
+ * reached.
+ */
 interface Stops {
   looks: Map<Element, string>
   came: Set<Element>
@@ -15,7 +18,7 @@ declare global {
   }
 }
 
-/** Prepares the page for a walk by Tab, which begins at its first element. */
+/** Collects the elements, and sets the focus before the first one. */
 const prepare = (v: Visit) =>
   v.page.evaluate(() => {
     const look = (e: Element) =>
@@ -26,7 +29,7 @@ const prepare = (v: Visit) =>
     const all = document.querySelectorAll(
       "a[href], button:enabled, input:enabled, select:enabled, textarea:enabled, summary, [contenteditable=true], [tabindex='0']",
     )
-    // Rows of the table and tabs are reached by arrows, once one of them has the focus.
+    // In the rows of the table and in tabs, arrow keys move the focus.
     const seen = [...all].filter(
       (e) =>
         e.checkVisibility({ visibilityProperty: true }) &&
@@ -38,7 +41,10 @@ const prepare = (v: Visit) =>
     getSelection()?.collapse(document.body, 0)
   })
 
-/** After a press of Tab: where the focus is, and whether one sees that. */
+/**
+ * After a press of Tab: over is set if Tab is back at the start; unseen is the focused element if
+ * its focus is not visible.
+ */
 const step = (v: Visit) =>
   v.page.evaluate(async () => {
     const { looks, came, look } = window.stops
@@ -46,7 +52,7 @@ const step = (v: Visit) =>
     if (e === document.body || came.has(e)) return { over: true, unseen: "" }
     came.add(e)
     const seen = () => looks.get(e) !== look(e) || getComputedStyle(e).outlineStyle !== "none"
-    // The editor says a moment later that it has the focus.
+    // The editor shows its focus a moment later.
     for (let frames = 0; frames < 30 && !seen(); frames++) await new Promise(requestAnimationFrame)
     return { over: false, unseen: seen() ? "" : e.outerHTML.slice(0, 200) }
   })
@@ -54,7 +60,7 @@ const step = (v: Visit) =>
 const missed = (v: Visit) =>
   v.page.evaluate(() => {
     const { looks, came } = window.stops
-    // Of radio buttons one has the focus, and arrows choose.
+    // Tab reaches one radio button of a group; arrow keys select the others.
     const groups = new Set([...came].map((e) => e instanceof HTMLInputElement && e.type === "radio" && e.name))
     return [...looks.keys()]
       .filter((e) => e.isConnected && !came.has(e) && !(e instanceof HTMLInputElement && e.type === "radio" && groups.has(e.name)))
@@ -68,9 +74,9 @@ describe("by Tab", () => {
     v = await visit()
   })
 
-  const walked = { ...pages, changes: "/changes?type=Deployment.apps", yaml: `${pages.object}&tab=yaml`, relations: `${pages.object}&tab=relations` }
-  test.each(Object.entries({ ...walked, grouped: "/table?kind=Deployment.apps&q=ns:demo&group=cluster" }))(
-    "everything of %s is reached, and one sees where one is",
+  const paths = { ...pages, changes: "/changes?type=Deployment.apps", yaml: `${pages.object}&tab=yaml`, relations: `${pages.object}&tab=relations` }
+  test.each(Object.entries({ ...paths, grouped: "/table?kind=Deployment.apps&q=ns:demo&group=cluster" }))(
+    "Tab reaches all elements of %s, and each shows its focus",
     async (_, path) => {
       await v.go(path)
       await settled(v.page)

@@ -5,7 +5,7 @@ withBrowser()
 
 const of = "Deployment.apps/shop/web"
 
-describe("who has rights in one namespace", () => {
+describe("a user with rights in one namespace", () => {
   let v: Visit
   beforeAll(async () => {
     v = await visit("alice")
@@ -20,7 +20,7 @@ describe("who has rights in one namespace", () => {
     policy: "/policies?kind=PropagationPolicy&namespace=shop&name=web",
     override: "/policies?kind=OverridePolicy&namespace=shop",
   }
-  test.each(Object.entries(hers))("uses the page %s: nothing is refused, and nothing of others is told", async (name, path) => {
+  test.each(Object.entries(hers))("uses the page %s: no request is refused, and no data of others is sent", async (name, path) => {
     v.seen.bodies.length = 0
     await v.go(path)
     await settled(v.page)
@@ -32,7 +32,7 @@ describe("who has rights in one namespace", () => {
   })
 })
 
-test("what is hers works: she sees it in its clusters, and changes its policy", async () => {
+test("her objects work: she sees them in their clusters, and her policy", async () => {
   const v = await visit("alice")
   await v.go("/")
   await v.page.locator(".tile", { hasText: "oak" }).waitFor()

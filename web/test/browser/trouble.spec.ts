@@ -3,16 +3,16 @@ import { apply, expect, settled, visit, withBrowser } from "./world"
 
 withBrowser()
 
-test("who has rights in one namespace looks at the hub's objects there, and is told where there is no right to", async () => {
+test("a user with rights in one namespace sees the hub's objects there, and a notice where access is missing", async () => {
   const v = await visit("alice")
   await v.go("/table?hub=1&kind=Deployment.apps")
   await v.page.getByRole("link", { name: "web", exact: true }).waitFor()
   await v.go("/table?hub=1&kind=Namespace")
-  await v.page.getByText("You may not list Namespace at the hub").waitFor()
+  await v.page.getByText("You may not list Namespace on the hub").waitFor()
   expect(v.seen.failures).toEqual([])
 })
 
-test("a slash leads to the field by which a page is filtered, and what changed is told of any kind", async () => {
+test("/ leads to the search field of each page, and changes are shown for any kind", async () => {
   const v = await visit()
   for (const [path, name] of [
     ["/", "Filter clusters"],
@@ -30,18 +30,18 @@ test("a slash leads to the field by which a page is filtered, and what changed i
   await v.page.locator(".change", { hasText: "Pod" }).first().waitFor()
 })
 
-test("templates that are deleted at the hub take their copies with them, and it says in which clusters", async () => {
+test("deleting templates at the hub shows the clusters in which copies are deleted with them", async () => {
   const v = await visit()
   await v.go("/table?hub=1&kind=Deployment.apps&q=shop/web")
   await v.page.getByRole("checkbox", { name: "Select web" }).check()
   await v.page.getByRole("toolbar").getByRole("button", { name: "Delete" }).click()
   const dialog = v.page.getByRole("dialog")
-  await dialog.getByText(/copies go in 2 clusters/).waitFor()
+  await dialog.getByText(/Copies are deleted in 2 clusters/).waitFor()
   expect(await dialog.locator(".notice").textContent()).toContain("oakpine")
   expect(await dialog.getByRole("button", { name: "Delete" }).isDisabled()).toBe(true)
 })
 
-test("a field that the API server does not take is marked in the editor", async () => {
+test("a field that the API server refuses is marked in the editor", async () => {
   await apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: marked, namespace: shop}, data: {colour: red}}")
   const v = await visit()
   await v.go("/object?of=ConfigMap/shop/marked&tab=yaml")
@@ -51,7 +51,7 @@ test("a field that the API server does not take is marked in the editor", async 
   await v.page.keyboard.insertText("unheard: [of")
   await mark.waitFor()
   await v.page.keyboard.insertText("]\n")
-  // What is read of the text itself is right, and nothing is looked at any more.
+  // The text is valid now, and the linter is idle: the refusal below must start it.
   await mark.waitFor({ state: "detached" })
   await v.page.getByRole("button", { name: "Review changes" }).click()
   const dialog = v.page.getByRole("dialog")

@@ -3,10 +3,13 @@ import { expect, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
 
-/** Deployments of the hub's in all clusters, the last cluster first, counted by cluster, with columns that kubectl would leave out. */
+/**
+ * Deployments in all clusters, the last cluster first, grouped by cluster, with a column that
+ * kubectl hides by default.
+ */
 const address = "kind=Deployment.apps&q=-cluster%3Abirch&sort=cluster+desc&group=cluster&columns=Cluster%2CName%2CContainers"
 
-/** What a table shows: the query, how it is sorted, the columns, the groups, and the rows. */
+/** The content of a table: its query, sort order, columns, groups and rows. */
 async function shown(v: Visit) {
   await settled(v.page)
   await v.page.locator(".facet").first().waitFor()
@@ -37,14 +40,14 @@ const search = (v: Visit) => new URL(v.page.url()).search.slice(1)
 
 async function keep(v: Visit, name: string): Promise<void> {
   await views(v).click()
-  await v.page.getByRole("menuitem", { name: /Keep this view/ }).click()
+  await v.page.getByRole("menuitem", { name: /Save this view/ }).click()
   const dialog = v.page.getByRole("dialog")
   await dialog.getByLabel("Name of the view").fill(name)
-  await dialog.getByRole("button", { name: "Keep", exact: true }).click()
+  await dialog.getByRole("button", { name: "Save", exact: true }).click()
   await dialog.waitFor({ state: "detached" })
 }
 
-test("a view is kept by a name, is there after a reload and on other pages, and is forgotten", async () => {
+test("a view is saved by name, survives a reload and other pages, and can be deleted", async () => {
   const v = await visit()
   await v.go(`/table?${address}`)
   await expect.poll(async () => (await shown(v)).rows.length).toBeGreaterThan(1)
@@ -69,7 +72,7 @@ test("a view is kept by a name, is there after a reload and on other pages, and 
   await v.page.waitForURL(/kind=ConfigMap/)
 
   await views(v).click()
-  await v.page.getByRole("menuitem", { name: /Keep this view/ }).click()
+  await v.page.getByRole("menuitem", { name: /Save this view/ }).click()
   await v.page.getByRole("button", { name: "Forget settings" }).click()
   await v.page.getByRole("button", { name: "Forget settings" }).waitFor({ state: "detached" })
   await v.page.reload()
@@ -78,7 +81,7 @@ test("a view is kept by a name, is there after a reload and on other pages, and 
   expect(await v.page.getByRole("menuitem", { name: "settings" }).count()).toBe(0)
 })
 
-test("whoever is sent a view's address sees the same table, with their own rights", async () => {
+test("the address of a view shows the same table to another user, within that user's rights", async () => {
   const [mine, another, alice] = [await visit(), await visit(), await visit("alice")]
   for (const v of [mine, another, alice]) await v.go(`/table?${address}`)
   const table = await shown(mine)
@@ -89,7 +92,7 @@ test("whoever is sent a view's address sees the same table, with their own right
   expect(alice.seen.failures).toEqual([])
 })
 
-test("what is changed by hand in the table is in its address", async () => {
+test("changes to the table are in its address", async () => {
   const v = await visit()
   await v.go("/table?kind=Deployment.apps")
   await v.page.getByRole("link", { name: "hello" }).first().waitFor()
@@ -108,9 +111,9 @@ test("what is changed by hand in the table is in its address", async () => {
     if ((await item.isChecked()) !== wanted) await item.click()
   }
   await v.page.keyboard.press("Escape")
-  const told = new URLSearchParams(search(v))
+  const actual = new URLSearchParams(search(v))
   const asked = new URLSearchParams(address)
-  for (const name of ["kind", "q", "sort", "group"]) expect(told.get(name), name).toBe(asked.get(name))
-  expect(told.get("columns")?.split(",").sort()).toEqual(["Cluster", "Containers", "Name"])
+  for (const name of ["kind", "q", "sort", "group"]) expect(actual.get(name), name).toBe(asked.get(name))
+  expect(actual.get("columns")?.split(",").sort()).toEqual(["Cluster", "Containers", "Name"])
   expect((await shown(v)).columns).toEqual(["Cluster", "Name", "Containers"])
 })

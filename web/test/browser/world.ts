@@ -7,23 +7,29 @@ import { type Browser, type BrowserContext, chromium, type Page } from "playwrig
 import { afterAll, afterEach, beforeAll, beforeEach, expect, inject } from "vitest"
 import { parse } from "yaml"
 
-// What the specs stand on: a demo that runs, whose directory is in CONSOLE_DATA, and a browser.
+// The environment of the specs: a running demo with its directory in CONSOLE_DATA, and a browser.
 
 const data = process.env.CONSOLE_DATA ?? ""
 const orrery = process.env.ORRERY ?? ""
 export const kubeconfig = `${data}/kubeconfig`
 
-/** Errors of a busy server, and of an object that another client wrote at the same time. */
+/** Errors of a busy server, and conflicts with a concurrent write. */
 const momentary =
   /connection refused|connection reset|i\/o timeout|TLS handshake timeout|unexpected EOF|etcdserver: |unable to handle the request|ServiceUnavailable|too many requests|the object has been modified/
 
-/** Commands of kubectl that may be run twice. */
+/** The kubectl commands that may be repeated. */
 const repeatable = ["get", "apply", "patch", "label", "annotate", "wait"]
 
-/** Waits a second, and fails after a time in which a server that stalled answers again. */
+/**
+ * Waits a second. It returns false after 60 attempts, in which a stalled server should answer
+ * again.
+ */
 const pause = (again: number) => again < 60 && new Promise<true>((later) => setTimeout(() => later(true), 1000))
 
-/** Runs orrery and returns what it says. */
+/**
+ * Runs orrery and returns its output. kubectl commands in repeatable are retried after transient
+ * errors.
+ */
 export async function run(args: string[], input = ""): Promise<string> {
   for (let again = 0; ; again++) {
     try {
@@ -48,7 +54,7 @@ export const kubectl = (...args: string[]) => run(["kubectl", "--kubeconfig", ku
 export const apply = (manifest: string, ...args: string[]) =>
   run(["kubectl", "--kubeconfig", kubeconfig, "--context", "hub", "apply", "-f", "-", ...args], manifest)
 
-/** The hub's address, and what its administrator needs to be let in. */
+/** The hub's address, and the credentials of its administrator. */
 function hub() {
   const { clusters, contexts, users } = parse(readFileSync(kubeconfig, "utf8"))
   const { context } = contexts.find((c: { name: string }) => c.name === "hub")
@@ -63,7 +69,7 @@ function hub() {
   }
 }
 
-/** A link that opens the console, as the demo's administrator or as somebody else. */
+/** Creates a link to the console, for the demo's administrator or for another user. */
 export function link(as?: string): Promise<string> {
   const { server, ...credentials } = hub()
   const headers = { "Content-Type": "application/json", ...(as && { "Impersonate-User": as, "Impersonate-Group": "system:authenticated" }) }
@@ -83,7 +89,7 @@ export function link(as?: string): Promise<string> {
   })
 }
 
-/** The process of the demo that has a name, such as oak-apiserver. */
+/** The process ID of a process of the demo, such as oak-apiserver. */
 export function pid(name: string): number {
   return Number(readFileSync(`${data}/processes/${name}.pid`, "utf8").split("\n")[0])
 }
@@ -95,11 +101,11 @@ export const sizes = {
 }
 
 export interface Seen {
-  /** What the page said went wrong: errors, and what its policy of contents refused. */
+  /** Errors that the page logged, including those of its Content-Security-Policy. */
   errors: string[]
-  /** Answers of the hub that are no success. */
+  /** Answers of the hub with an error status. */
   failures: string[]
-  /** Every answer and frame that came. */
+  /** Every answer and frame that the page received. */
   bodies: string[]
 }
 
@@ -124,24 +130,31 @@ const program = {
   ],
 }
 
-/** Starts the browser that all specs share. Playwright must not end it on a signal: the run's own teardown does. */
+/**
+ * Starts the browser that all specs share. Signals do not close it, because the teardown of the
+ * run does.
+ */
 export const startShared = () => chromium.launchServer({ ...program, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false })
 
 let browser: Browser | undefined
 
-/** Closes a context. What its pages still ask for may be answered by handlers of the test, whose errors are none any more. */
+/**
+ * Closes a context. Routes are removed first, because late requests would make their handlers
+ * fail.
+ */
 async function end(context: BrowserContext): Promise<void> {
   await Promise.all(context.pages().map((page) => page.unrouteAll({ behavior: "ignoreErrors" })))
   await context.close()
 }
 
 /**
- * Gives the tests of a file a browser: the shared one, or one of their own if they need special arguments. A context that is
- * opened while a test runs is closed when no test runs any more, and the others after the last test of the file.
+ * Provides a browser to the tests of a file: the shared one, or a new one if arguments are given.
+ * A context that was opened during tests is closed when no test is running, others after the last
+ * test of the file.
  */
 export function withBrowser(...args: string[]): void {
   let before: BrowserContext[] = []
-  let running = 0 // tests that run beside each other
+  let running = 0 // tests that run at the same time
   beforeAll(async () => {
     const shared = args.length === 0 ? inject("browser") : undefined
     browser = shared ? await chromium.connect(shared) : await chromium.launch({ ...program, args: [...program.args, ...args] })
@@ -163,25 +176,26 @@ export interface Visit {
   context: BrowserContext
   page: Page
   seen: Seen
-  /** Goes to a page of the console, such as /policies. */
+  /** Opens a page of the console, such as /policies. */
   go: (path: string) => Promise<void>
 }
 
-/** A browser of its own, without a session. */
-export async function stranger(viewport = sizes.desk): Promise<Visit> {
+/** A new browser context without a session. */
+export async function visitSignedOut(viewport = sizes.desk): Promise<Visit> {
   const context = await browser!.newContext({ ignoreHTTPSErrors: true, viewport, reducedMotion: "reduce", locale: "en-GB" })
   const page = await context.newPage()
   page.setDefaultTimeout(60_000)
   const seen: Seen = { errors: [], failures: [], bodies: [] }
   page.on("pageerror", (e) => seen.errors.push(String(e)))
-  // The browser's own note of an answer that is no success is among the failures already.
+  // The browser also logs answers with an error status; failures has them already.
   page.on("console", (m) => m.type() === "error" && !m.text().startsWith("Failed to load resource") && seen.errors.push(m.text()))
   page.on("response", async (answer) => {
     const { pathname, search } = new URL(answer.url())
     if (!pathname.startsWith("/console/api/")) return
-    // The history of a young demo begins later than the hour that is asked for, which the page takes from the answer.
-    const young = answer.status() === 410 && search.includes("changedSince")
-    if (answer.status() >= 400 && !young) seen.failures.push(`${answer.status()} ${answer.request().method()} ${pathname}${search}`)
+    // The history of a new demo may begin after the requested time. The page then takes the start
+    // from the answer, so this is not a failure.
+    const beforeHistory = answer.status() === 410 && search.includes("changedSince")
+    if (answer.status() >= 400 && !beforeHistory) seen.failures.push(`${answer.status()} ${answer.request().method()} ${pathname}${search}`)
     seen.bodies.push(`${pathname}${search}\n${await answer.text().catch(() => "")}`)
   })
   page.on("websocket", (socket) => socket.on("framereceived", (frame) => seen.bodies.push(String(frame.payload))))
@@ -198,11 +212,11 @@ export async function origin(): Promise<string> {
   return known
 }
 
-/** A browser with a session, by a link. */
+/** A new browser context with a session, opened by a link. */
 export async function visit(as?: string, viewport = sizes.desk): Promise<Visit> {
-  const v = await stranger(viewport)
+  const v = await visitSignedOut(viewport)
   const content = v.page.locator("#content")
-  // On a busy machine a link may be too old when it is opened.
+  // On a busy machine a link may expire before it is opened.
   for (let again = 0; again < 3; again++) {
     await v.page.goto(await link(as))
     await content.or(v.page.locator(".sign-in")).first().waitFor()
@@ -213,20 +227,23 @@ export async function visit(as?: string, viewport = sizes.desk): Promise<Visit> 
   return v
 }
 
-/** Waits until the code of the page has come, and it asks for nothing more of what it shows first. */
+/** Waits until the page's code is loaded and its first requests are answered. */
 export async function settled(page: Page): Promise<void> {
   await page.locator("h1").first().waitFor()
   await page.locator(".skeleton").first().waitFor({ state: "detached" })
 }
 
-/** Waits until the acts on the object of a page can be chosen: the page asks for the right to write after it shows the object. */
+/**
+ * Waits until the actions on the page's object are available: the page checks the right to write
+ * after it shows the object.
+ */
 export const writable = (page: Page) => page.getByRole("button", { name: "Edit", exact: true }).waitFor()
 
-/** What axe finds wrong with a page. */
+/** The accessibility problems that axe finds on a page. */
 export async function axe(page: Page): Promise<string[]> {
   await page.evaluate(AxeBuilder.source)
   const found = await page.evaluate(() =>
-    // biome-ignore lint/suspicious/noExplicitAny: axe is brought into the page as a script.
+    // biome-ignore lint/suspicious/noExplicitAny: axe is injected as a script.
     (window as any).axe.run(document, { resultTypes: ["violations"] }),
   )
   return (found.violations as { id: string; nodes: { html: string; failureSummary?: string }[] }[]).map(
@@ -234,7 +251,7 @@ export async function axe(page: Page): Promise<string[]> {
   )
 }
 
-/** A theme, for the page as it is, and for all pages of a visit from then on. */
+/** Sets the theme of the current page, and of all later pages of the visit. */
 export async function wear(page: Page, theme: "light" | "dark"): Promise<void> {
   await page.evaluate((t) => {
     localStorage.setItem("orrery.theme", t)
@@ -244,7 +261,7 @@ export async function wear(page: Page, theme: "light" | "dark"): Promise<void> {
 
 export const demo = { namespace: "demo", of: "Deployment.apps/demo/hello" }
 
-/** The pages of the console, by a name for each. */
+/** The pages of the console by name. */
 export const pages: Record<string, string> = {
   fleet: "/",
   cluster: "/clusters/oak",
@@ -267,7 +284,7 @@ export const pages: Record<string, string> = {
 
 export { expect }
 
-/** Writes a text in place of another in the editor. */
+/** Replaces a text in the editor. */
 export async function rewrite(v: Visit, from: string, to: string): Promise<void> {
   const editor = v.page.getByRole("textbox", { name: /YAML of|New object/ })
   await editor.waitFor()

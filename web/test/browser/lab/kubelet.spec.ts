@@ -2,8 +2,8 @@ import { readFile } from "node:fs/promises"
 import { expect, test } from "vitest"
 import { axe, kubeconfig, run, settled, type Visit, visit, withBrowser } from "../world"
 
-// Logs and shells of a real kubelet. test/lab/agent has made the Deployment talk, of two pods that write to their logs what they are told
-// and end when they are told to, and web, whose image has no shell.
+// Logs and shells of a real kubelet. test/lab/agent created the Deployments talk and web. The two
+// pods of talk write to their logs and exit on command; the image of web has no shell.
 
 withBrowser()
 
@@ -16,7 +16,7 @@ const of = (kind: string, name: string, tab: string) => `/object?cluster=oak&of=
 const lines = (v: Visit) => v.page.getByRole("log").locator(".line")
 const line = (v: Visit, text: string) => lines(v).filter({ hasText: text })
 
-test("the logs of a workload are one, by time, are followed, searched, paused and kept", async () => {
+test("the logs of a workload are merged by time, followed, searched, paused and saved", async () => {
   const v = await visit()
   const [one = "", two = ""] = await podsOf("talk")
   await say(one, "first of all")
@@ -58,7 +58,7 @@ test("the logs of a workload are one, by time, are followed, searched, paused an
   expect(v.seen.failures).toEqual([])
 })
 
-test("the log goes on with the next container, and that of the last one is kept", async () => {
+test("the log continues with the next container, and that of the previous one can be read", async () => {
   const v = await visit()
   const [pod = ""] = await podsOf("talk")
   await v.go(of("Pod", pod, "logs"))
@@ -74,7 +74,7 @@ test("the log goes on with the next container, and that of the last one is kept"
 const rowsOf = (v: Visit) => v.page.locator(".xterm-accessibility-tree [role=listitem]")
 const shown = async (v: Visit) => (await rowsOf(v).allTextContents()).join("\n")
 
-/** Types a command, and waits until the screen shows what matches. */
+/** Types a command and waits until the screen matches. */
 async function type(v: Visit, command: string, shows: RegExp): Promise<RegExpMatchArray> {
   await v.page.keyboard.type(`${command}\n`)
   let found: RegExpMatchArray | null = null
@@ -86,7 +86,7 @@ async function type(v: Visit, command: string, shows: RegExp): Promise<RegExpMat
   return found!
 }
 
-test("a shell takes what is typed, has the size of its window, and says how it ended", async () => {
+test("a shell takes input, has the size of its window, and shows how it ended", async () => {
   const v = await visit()
   const [, pod = ""] = await podsOf("talk")
   await v.go(of("Pod", pod, "shell"))
@@ -106,7 +106,7 @@ test("a shell takes what is typed, has the size of its window, and says how it e
   expect(v.seen.failures).toEqual([])
 })
 
-test("where there is no shell, it says so", async () => {
+test("a container without a shell is reported", async () => {
   const v = await visit()
   const [pod = ""] = await podsOf("web")
   await v.go(of("Pod", pod, "shell"))
