@@ -68,7 +68,7 @@ SET_UP := build $(if $(filter 0,$(shell id -u)),lab databases browser)
 
 .PHONY: test
 test: $(SET_UP) ## Run every test, against real API servers, databases, hosts and a browser (which root gets installed)
-	@hack/test.sh
+	@hack/tree.sh hack/test.sh
 
 .PHONY: browser
 browser: ## Install the browser in which the console is tested (as root)

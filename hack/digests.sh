@@ -6,13 +6,18 @@
 #   ORRERY_PROGRAMS     bin/orrery without its version, commit and page, the agents, and bin/orrery-kube
 #   ORRERY_PAGE         the console's page, which bin/orrery embeds
 
+# build_ids PACKAGE prints the digests of the compiled content of a package and of all that it imports, but for internal/console.
+build_ids() {
+  go list -deps -export -f '{{if ne .ImportPath "orrery.dev/orrery/internal/console"}}{{.ImportPath}} {{.BuildID}}{{end}}' "$1" |
+    sed 's| .*/| |'
+}
+
 # orrery_digest prints a digest of what bin/orrery is linked from. The linker stamps the commit into the file, so the digest of
 # the file would be another one at each commit. A package's build ID ends with the digest of its compiled content. internal/console
 # embeds the page, so its sources stand for it.
 orrery_digest() {
   go version
-  go list -deps -export -f '{{if ne .ImportPath "orrery.dev/orrery/internal/console"}}{{.ImportPath}} {{.BuildID}}{{end}}' ./cmd/orrery |
-    sed 's| .*/| |'
+  build_ids ./cmd/orrery
   cat internal/console/*.go
 }
 

@@ -1,20 +1,9 @@
 #!/usr/bin/env bash
 # Says whether HEAD passes .ci/run in a clean checkout, as continuous integration runs it, and notes the commit in the file "verified"
 # of the git directory if it does.
-#
-# The checkout has one path, so that Go's cache serves one run what another has built. The environment is empty but for the
-# variables below: what only works with another variable of the caller fails here, and not later.
-#
-#   set here       CI=true, LANG=C.UTF-8, TZ=UTC
-#   the caller's   PATH, HOME, and, as far as they are set: XDG_CACHE_HOME, ORRERY_CACHE, GOPATH, GOCACHE, GOMODCACHE, GOPROXY,
-#                  GONOSUMDB, GOSUMDB, GOTOOLCHAIN, npm_config_registry, npm_config_cache, HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
-#                  their small forms, SSL_CERT_FILE, SSL_CERT_DIR, NODE_EXTRA_CA_CERTS
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/phase.sh
-
-kept=(PATH HOME XDG_CACHE_HOME ORRERY_CACHE GOPATH GOCACHE GOMODCACHE GOPROXY GONOSUMDB GOSUMDB GOTOOLCHAIN npm_config_registry
-  npm_config_cache HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS)
 
 commit=$(git rev-parse HEAD)
 noted=$(git rev-parse --absolute-git-dir)/verified
@@ -35,15 +24,11 @@ rm -rf "$dir/clone"
 git clone --quiet --no-checkout . "$dir/clone"
 git -C "$dir/clone" checkout --quiet --detach "$commit"
 
-environment=(CI=true LANG=C.UTF-8 TZ=UTC "ORRERY_PHASES=$dir/phases")
-for name in "${kept[@]}"; do
-  [ -z "${!name+set}" ] || environment+=("$name=${!name}")
-done
 : >"$dir/phases"
 start=$SECONDS
 code=0
 # The lock is not passed on: a process that a failed run leaves behind does not keep it.
-env -i "${environment[@]}" bash "$dir/clone/.ci/run" </dev/null 9>&- 2>&1 | tee "$dir/log" 9>&- || code=$?
+CI=true ORRERY_PHASES="$dir/phases" bash "$dir/clone/.ci/run" </dev/null 9>&- 2>&1 | tee "$dir/log" 9>&- || code=$?
 took=$((SECONDS - start))
 
 echo

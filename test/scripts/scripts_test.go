@@ -185,14 +185,47 @@ func TestSoakContinues(t *testing.T) {
 	hold("all cases of another commit", code, 0, calls, "./internal/mirror")
 }
 
+// TestCIRun: .ci/run passes on the caller's variables that it documents, and no others.
+func TestCIRun(t *testing.T) {
+	c := newCheckout(t, map[string]string{"hack/ci.sh": "#!/bin/sh\nenv\n"}, "tree.sh", filepath.Join("..", ".ci", "run"))
+	code, out := c.run([]string{"CI=true", "SECRET=s3cret", "LANG=xx", "NO_PROXY=no proxy"}, ".ci/run")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, out)
+	}
+	for _, want := range []string{"CI=true\n", "LANG=C.UTF-8\n", "TZ=UTC\n", "NO_PROXY=no proxy\n", "HOME=" + c.dir + "\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the environment lacks %q", want)
+		}
+	}
+	if strings.Contains(out, "SECRET") {
+		t.Error("the environment has SECRET")
+	}
+}
+
+// TestTree: a command that root runs with tree.sh sees its checkout at a path that all
+// checkouts share, and returns its exit code.
+func TestTree(t *testing.T) {
+	if os.Geteuid() != 0 || exec.CommandContext(t.Context(), "unshare", "--mount", "true").Run() != nil {
+		t.Skip("only root can mount a checkout at the common path")
+	}
+	for _, name := range []string{"one", "two"} {
+		c := newCheckout(t, map[string]string{"file": name}, "tree.sh")
+		cmd := exec.CommandContext(t.Context(), filepath.Join(c.dir, "hack", "tree.sh"), "bash", "-c", "pwd; cat file; exit 3")
+		out, _ := cmd.CombinedOutput()
+		if got, want := string(out), "/tmp/orrery-tree\n"+name; got != want || cmd.ProcessState.ExitCode() != 3 {
+			t.Errorf("exit code %d, it prints %q, want %q", cmd.ProcessState.ExitCode(), got, want)
+		}
+	}
+}
+
 // TestVerify: a commit is recorded when .ci/run passes in a clean clone of it, without the
-// caller's variables and changes.
+// caller's changes.
 func TestVerify(t *testing.T) {
 	c := newCheckout(t, nil, "verify.sh", "phase.sh")
 	c.write(".ci/run", `#!/usr/bin/env bash
 set -e
 cd "$(dirname "$0")/.."
-echo "CI=$CI SECRET=${SECRET-unset} LANG=$LANG TZ=$TZ untracked=$(ls untracked 2>/dev/null) changed=$(cat file)"
+echo "CI=$CI untracked=$(ls untracked 2>/dev/null) changed=$(cat file)"
 printf 'ok  \texample.org/m/a\t1.500s\nok  \texample.org/m/b\t(cached)\n'
 . hack/phase.sh
 phase "all of it" test "$(cat file)" = good
@@ -211,9 +244,9 @@ phase "all of it" test "$(cat file)" = good
 	c.write("untracked", "")
 	c.write("file", "changed, and not committed")
 
-	code, out := c.run([]string{"SECRET=s3cret"}, "hack/verify.sh")
+	code, out := c.run(nil, "hack/verify.sh")
 	for _, want := range []string{
-		"CI=true SECRET=unset LANG=C.UTF-8 TZ=UTC untracked= changed=good", "working tree has changes", "?? untracked", " M file",
+		"CI=true untracked= changed=good", "working tree has changes", "?? untracked", " M file",
 		" s  all of it", "1 packages ran, 1 came from the cache", "1.5 s  example.org/m/a", "passes .ci/run in 0 min",
 	} {
 		if !strings.Contains(out, want) {
