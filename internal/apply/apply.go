@@ -177,6 +177,7 @@ type Applier struct {
 	// key failed.
 	keyed        reconciler.Attempt
 	restoreCheck *restoreCheck
+	preservation *preservation
 	past         *past
 	runs         *runs
 	finalizing   *queue.Queue[types.NamespacedName]
@@ -220,6 +221,7 @@ func add(mgr ctrl.Manager, d dependencies) (*Applier, error) {
 		recorded: a.saySuspicion,
 	}
 	a.runs = newRuns(a.hub, a.reader, a.bindings)
+	a.preservation = newPreservation(a.reader)
 	a.past = &past{applier: a}
 	a.restoreCheck = &restoreCheck{applier: a, now: time.Now, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {

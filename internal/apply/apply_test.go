@@ -426,6 +426,23 @@ func TestApplier(t *testing.T) {
 		}
 	})
 
+	// The garbage collector of the hub may delete a binding before placement has decided on the
+	// changed policy, also while no server runs.
+	run("OrphansTheCopiesWhenThePolicyAloneSaysSo", func(f *fleet, ns string) {
+		f.policy(ns)
+		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
+		f.data(oak, ns, "a", "1")
+		p := &policyv1alpha1.PropagationPolicy{}
+		f.must(f.hub.Get(f.t.Context(), client.ObjectKey{Namespace: ns, Name: "p"}, p))
+		p.Spec.PreserveResourcesOnDeletion = new(true)
+		f.must(f.hub.Update(f.t.Context(), p))
+		f.must(f.hub.Delete(f.t.Context(), b))
+		f.gone(f.hub, b)
+		if o := f.data(oak, ns, "a", "1"); o.Labels[workv1alpha2.BindingLabel] != "" {
+			t.Errorf("the copy still has our mark: %v", o.Labels)
+		}
+	})
+
 	run("LetsABindingGoThatNamesNoSuchCluster", func(f *fleet, ns string) {
 		b := f.bind(configMap(ns, "a", "1"), nil, "nowhere")
 		f.must(f.hub.Delete(f.t.Context(), b))

@@ -61,6 +61,7 @@ func (a *Applier) holding(uid types.UID) sets.Set[string] {
 func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if after == nil {
 		a.results.forget(before.UID)
+		a.preservation.forget(before.UID)
 		a.runs.forget(before.UID)
 		a.records.ForgetBinding(before.UID)
 		a.namespaceEmptied(before.Namespace)

@@ -37,6 +37,7 @@ func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName)
 		next, again := q.once(ctx, b)
 		if _, ok := q.applier.bindings.ByUID(b.UID); !ok {
 			q.applier.results.forget(b.UID) // the binding was deleted meanwhile
+			q.applier.preservation.forget(b.UID)
 			return queue.Next{}
 		}
 		if !again {
@@ -173,6 +174,9 @@ func (a *Applier) snapshot(ctx context.Context, r Revision, m *member.Member) *S
 		Confirmed: a.decisions.Knows(b.UID, b.Generation, c.Name, c.UID),
 	}
 	s.API, s.Served = apiOf(m, b)
+	if s.intent() == Remove {
+		s.Preserved = a.preservation.copies(ctx, b)
+	}
 	intent := s.intent()
 	if share, counted := s.share(); counted && (intent == Place || intent == Vacate) {
 		s.Copy, _ = a.placedAs(b, c.Name)

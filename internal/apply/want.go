@@ -53,6 +53,9 @@ type Snapshot struct {
 	// Confirmed is true if placement has decided on this generation of the binding in this process,
 	// and knew the Cluster.
 	Confirmed bool
+	// Preserved says whether the policy of a deleted binding says that copies stay; see preservation.
+	// It is read only if the binding does not say so.
+	Preserved presence.Presence
 	// Leaving is true if the Cluster is being deleted, is gone, or cannot be read. It is set only if
 	// the binding does not name the cluster.
 	Leaving bool
@@ -151,7 +154,7 @@ func (s *Snapshot) intent() Intent {
 	_, placed := binding.Target(s.Binding, s.Cluster.Name)
 	deleted := !s.Binding.DeletionTimestamp.IsZero()
 	switch {
-	case deleted && s.Binding.Spec.PreserveResourcesOnDeletion:
+	case deleted && (s.Binding.Spec.PreserveResourcesOnDeletion || s.Preserved == presence.Present):
 		return Leave
 	case deleted:
 		return Remove
@@ -163,9 +166,13 @@ func (s *Snapshot) intent() Intent {
 }
 
 // decided returns Wanted.Decided. While the template is unknown nothing is placed, and the binding
-// of an absent template is deleted. Applier.Leave decides what a leaving cluster keeps. Such a
+// of an absent template is deleted. While it is unknown whether the copies of a deleted binding
+// stay, none is removed. Applier.Leave decides what a leaving cluster keeps. Such a
 // cluster is taken out of bindings, perhaps before its member knows that it leaves.
 func (s *Snapshot) decided() bool {
+	if s.intent() == Remove && s.Preserved == presence.Unknown {
+		return false
+	}
 	if s.State != presence.Present {
 		return s.Confirmed && !s.Leaving && s.intent() != Place
 	}

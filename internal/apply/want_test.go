@@ -49,9 +49,11 @@ func snapshotOf(change ...func(*Snapshot)) *Snapshot {
 
 // The changes of a snapshot that several tests make.
 var (
-	unplaced    = func(s *Snapshot) { s.Binding.Spec.Clusters = s.Binding.Spec.Clusters[:1] }
-	evicted     = func(s *Snapshot) { evict(s, "oak") }
-	deleted     = func(s *Snapshot) { s.Binding.DeletionTimestamp = &metav1.Time{Time: now} }
+	unplaced = func(s *Snapshot) { s.Binding.Spec.Clusters = s.Binding.Spec.Clusters[:1] }
+	evicted  = func(s *Snapshot) { evict(s, "oak") }
+	deleted  = func(s *Snapshot) {
+		s.Binding.DeletionTimestamp, s.Preserved = &metav1.Time{Time: now}, presence.Absent
+	}
 	undecided   = func(s *Snapshot) { s.Confirmed = false }
 	preview     = func(s *Snapshot) { s.Preview = true }
 	unreachable = func(s *Snapshot) { s.Reachable = false }
@@ -188,6 +190,8 @@ func TestWant(t *testing.T) {
 		"Deleted":                {changes{deleted}, Remove, true, none, "", "", nil},
 		"DeletedPreview":         {changes{deleted, preview}, Remove, true, none, "", "", nil},
 		"DeletedWithoutTemplate": {changes{deleted, gone, has(5, 3)}, Remove, true, none, "", "", nil},
+		"DeletedPolicyUnread":    {changes{deleted, func(s *Snapshot) { s.Preserved = presence.Unknown }}, Remove, false, none, "", "", nil},
+		"PreservedByThePolicy":   {changes{deleted, func(s *Snapshot) { s.Preserved = presence.Present }}, Leave, true, none, "", "", nil},
 		"Preserved":              {changes{deleted, func(s *Snapshot) { s.Binding.Spec.PreserveResourcesOnDeletion = true }}, Leave, true, none, "", "", nil},
 		"KeptForOrphans":         {changes{unplaced, orphansIn("oak")}, Vacate, true, none, "", "", func(w Wanted) bool { return w.Keeps }},
 		// Unknown is not absent: while the template may exist, its dependencies stay.

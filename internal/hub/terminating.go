@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -97,6 +98,13 @@ func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bo
 	if err != nil || len(failing) == 0 {
 		return false, err
 	}
+	registered, err := f.services.ApiregistrationV1().APIServices().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	if recovered(ns, registered.Items, failing) {
+		return false, nil // Kubernetes will look into the namespace once more, and the condition changes
+	}
 	for _, gv := range failing {
 		if served, err := f.served(ctx, gv); served || err != nil {
 			return false, err
@@ -136,6 +144,19 @@ func waitsForAPIs(ns *corev1.Namespace) bool {
 		}
 	}
 	return len(want) == 0
+}
+
+// recovered reports whether an API version that failed when Kubernetes last looked into the namespace
+// answers now. Such an API may have objects in the namespace that nobody has deleted. The condition
+// of the namespace names the API versions in its message; failing are those that fail now.
+func recovered(ns *corev1.Namespace, registered []apiregistrationv1.APIService, failing []schema.GroupVersion) bool {
+	at := slices.IndexFunc(ns.Status.Conditions, func(c corev1.NamespaceCondition) bool {
+		return c.Type == corev1.NamespaceDeletionDiscoveryFailure
+	})
+	return at >= 0 && slices.ContainsFunc(registered, func(s apiregistrationv1.APIService) bool {
+		gv := schema.GroupVersion{Group: s.Spec.Group, Version: s.Spec.Version}
+		return !slices.Contains(failing, gv) && strings.Contains(ns.Status.Conditions[at].Message, " "+gv.String()+": ")
+	})
 }
 
 // failing returns the API versions whose discovery fails on the hub, in no order; nil if there are

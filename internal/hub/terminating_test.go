@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
@@ -60,6 +61,33 @@ func TestWaitsForAPIs(t *testing.T) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestRecovered: the message is that of a namespace on Kubernetes 1.35.
+func TestRecovered(t *testing.T) {
+	ns := &corev1.Namespace{Status: corev1.NamespaceStatus{Conditions: []corev1.NamespaceCondition{{
+		Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionTrue,
+		Message: "Discovery failed for some groups, 2 failing: unable to retrieve the complete list of server APIs: " +
+			"a.acme.io/v1: stale GroupVersion discovery: a.acme.io/v1, b.acme.io/v1: stale GroupVersion discovery: b.acme.io/v1",
+	}}}}
+	version := func(group, version string) apiregistrationv1.APIService {
+		return apiregistrationv1.APIService{Spec: apiregistrationv1.APIServiceSpec{Group: group, Version: version}}
+	}
+	a, b := schema.GroupVersion{Group: "a.acme.io", Version: "v1"}, schema.GroupVersion{Group: "b.acme.io", Version: "v1"}
+	registered := []apiregistrationv1.APIService{version("a.acme.io", "v1"), version("b.acme.io", "v1"), version("acme.io", "v1"), version("apps", "v1")}
+	for name, c := range map[string]struct {
+		failing []schema.GroupVersion
+		want    bool
+	}{
+		"BothFail":     {[]schema.GroupVersion{a, b}, false},
+		"OneAnswers":   {[]schema.GroupVersion{b}, true},
+		"AllAnswer":    {nil, true},
+		"AnotherFails": {[]schema.GroupVersion{a, b, {Group: "c", Version: "v1"}}, false},
+	} {
+		if got := recovered(ns, registered, c.failing); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
 	}
 }
 

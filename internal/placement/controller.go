@@ -361,7 +361,7 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	if b != nil {
 		c.enqueue(c.dependencyIndex.set(b)...) // dependencies are placed in the same clusters
 	} else {
-		c.enqueue(c.dependencyIndex.forget(old)...)
+		c.dependencyIndex.retire(old) // its template, which is requeued below, settles its dependencies
 	}
 	if old != nil {
 		c.enqueue(binding.TemplateOf(old))

@@ -243,3 +243,60 @@ func TestDependenciesOfAnOrphaningTemplateStay(t *testing.T) {
 		return nil
 	})
 }
+
+// TestDependenciesOfAReplacedTemplateStay: a template that is deleted and created again at once, as
+// by kubectl replace --force, keeps the bindings of its dependencies, and so the copies with their
+// cluster IPs and ports. The same holds if only the binding is deleted. A deleted template does not.
+func TestDependenciesOfAReplacedTemplateStay(t *testing.T) {
+	w := newWorld(t, 1)
+	w.create(configMap("conf"))
+	p := w.policy("p", deployments())
+	p.Spec.PropagateDeps = true
+	w.create(p)
+	create := func() *appsv1.Deployment {
+		web := deployment("web", 1, nil)
+		uses(web, "conf")
+		w.create(web)
+		return web
+	}
+	remove := func(o client.Object) {
+		t.Helper()
+		if err := w.client.Delete(w.ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	placedAgain := func(before *workv1alpha2.ResourceBinding) (now *workv1alpha2.ResourceBinding) {
+		t.Helper()
+		w.eventually("web is placed again", func() error {
+			if now = w.binding("web-deployment"); now == nil || now.UID == before.UID || len(now.Spec.Clusters) == 0 {
+				return fmt.Errorf("its binding is %+v", now)
+			}
+			return nil
+		})
+		return now
+	}
+	web := create()
+	b := w.waitPlaced("web-deployment", "a=1", scheduled)
+	follows := w.waitPlaced("conf-configmap", "a", scheduled)
+	stays := func(when string) {
+		t.Helper()
+		if now := w.binding("conf-configmap"); now == nil || now.UID != follows.UID || !now.DeletionTimestamp.IsZero() {
+			t.Errorf("%s, the binding of what follows is %+v", when, now)
+		}
+	}
+
+	remove(web)
+	web = create()
+	w.release(b)
+	b = placedAgain(b)
+	stays("once the template is replaced")
+
+	remove(b)
+	w.release(b)
+	b = placedAgain(b)
+	stays("once the binding was deleted")
+
+	remove(web)
+	w.release(b)
+	w.release(follows)
+}

@@ -67,10 +67,15 @@ func followed(b *workv1alpha2.ResourceBinding) sets.Set[binding.Template] {
 // change of a binding causes a new decision on a dependency only in two cases: a value of terms
 // appears or disappears among its dependents, or its first mostDependents dependents by name
 // change. The index is safe for concurrent use.
+//
+// A binding that is gone stays in the index until its template is decided again: if the template was
+// only replaced, or only the binding was deleted, a new binding follows with the same dependencies.
+// These would otherwise be deleted from the clusters, and created again.
 type dependencyIndex struct {
-	mu sync.RWMutex
-	of map[types.NamespacedName]dependencySet // by name of the binding
-	by map[binding.Template]*dependents       // by dependency
+	mu   sync.RWMutex
+	of   map[types.NamespacedName]dependencySet                  // by name of the binding
+	by   map[binding.Template]*dependents                        // by dependency
+	gone map[binding.Template]map[types.NamespacedName]types.UID // bindings that are gone, with their UID, by template
 }
 
 // dependencySet has the dependencies of one binding, and its terms: the fields that affect them,
@@ -88,7 +93,10 @@ type dependents struct {
 }
 
 func newDependencyIndex() *dependencyIndex {
-	return &dependencyIndex{of: map[types.NamespacedName]dependencySet{}, by: map[binding.Template]*dependents{}}
+	return &dependencyIndex{
+		of: map[types.NamespacedName]dependencySet{}, by: map[binding.Template]*dependents{},
+		gone: map[binding.Template]map[types.NamespacedName]types.UID{},
+	}
 }
 
 // termsOf returns the terms of a binding as a text for comparison: all fields that affect its
@@ -141,14 +149,42 @@ func (d *dependencyIndex) set(b *workv1alpha2.ResourceBinding) []binding.Templat
 	return concerned.UnsortedList()
 }
 
-// forget removes a deleted binding from the index, and returns the dependencies that must be
-// decided again. If the index has another binding with that name, or none, it does nothing.
-func (d *dependencyIndex) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
-	name := binding.Name(b)
+// retire records that a binding is gone. It stays in the index until settle is called for its
+// template.
+func (d *dependencyIndex) retire(b *workv1alpha2.ResourceBinding) {
+	k := binding.TemplateOf(b)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(d.of[binding.Name(b)].what) == 0 {
+		d.forget(binding.Name(b), b.UID)
+		return
+	}
+	if d.gone[k] == nil {
+		d.gone[k] = map[types.NamespacedName]types.UID{}
+	}
+	d.gone[k][binding.Name(b)] = b.UID
+}
+
+// settle removes from the index the bindings of the template k that are gone. It is called once it
+// is decided that k has no binding, or which one. It returns the dependencies that must be decided
+// again.
+func (d *dependencyIndex) settle(k binding.Template) []binding.Template {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var concerned []binding.Template
+	for name, uid := range d.gone[k] {
+		concerned = append(concerned, d.forget(name, uid)...)
+	}
+	delete(d.gone, k)
+	return concerned
+}
+
+// forget removes the binding with the name and UID from the index, and returns the dependencies that
+// must be decided again. If the index has another binding with that name, or none, it does nothing.
+// The caller holds the mu of the index.
+func (d *dependencyIndex) forget(name types.NamespacedName, uid types.UID) []binding.Template {
 	before := d.of[name]
-	if before.binding == nil || before.binding.UID != b.UID {
+	if before.binding == nil || before.binding.UID != uid {
 		return nil
 	}
 	delete(d.of, name)

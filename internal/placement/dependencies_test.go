@@ -61,6 +61,10 @@ func TestDependencyIndex(t *testing.T) {
 			t.Errorf("%s is needed by %q, want %q", name, names, want)
 		}
 	}
+	forget := func(b *workv1alpha2.ResourceBinding) []binding.Template {
+		index.retire(b)
+		return index.settle(binding.TemplateOf(b))
+	}
 	expect("the first", index.set(dependentOn("web", 1, "a", "x", "y")), "x y")
 	expect("the same", index.set(dependentOn("web", 1, "a", "x", "y")), "")
 	expect("a template without dependencies", index.set(dependentOn("other", 1, "a")), "")
@@ -86,8 +90,8 @@ func TestDependencyIndex(t *testing.T) {
 	if got := index.who(secret("x")); len(got) < mostDependents+1 || len(got) > mostDependents+3 || got[types.NamespacedName{Namespace: "shop", Name: "later"}] == nil {
 		t.Errorf("it is needed by %d, want the first and one for each that says something else", len(got))
 	}
-	expect("its end", index.forget(dependentOn("later", 1, "c", "x")), "x")
-	expect("the end of one that nobody names", index.forget(dependentOn("last", 1, "a b", "x")), "")
+	expect("its end", forget(dependentOn("later", 1, "c", "x")), "x")
+	expect("the end of one that nobody names", forget(dependentOn("last", 1, "a b", "x")), "")
 	expect("one that does not propagate any more", index.set(func() *workv1alpha2.ResourceBinding {
 		b := dependentOn("api", 2, "a b", "x")
 		b.Spec.PropagateDeps = false
@@ -96,14 +100,16 @@ func TestDependencyIndex(t *testing.T) {
 	again := dependentOn("b0", 1, "a b", "x")
 	again.UID = "another"
 	expect("another of its name that says the same", index.set(again), "")
-	expect("the end of its predecessor", index.forget(dependentOn("b0", 1, "a b", "x")), "")
-	index.forget(again)
+	expect("the end of its predecessor", forget(dependentOn("b0", 1, "a b", "x")), "")
+	forget(again)
 	for i := range mostDependents - 1 {
-		index.forget(dependentOn(fmt.Sprint("b", i), 1, "a b", "x"))
+		forget(dependentOn(fmt.Sprint("b", i), 1, "a b", "x"))
 	}
-	expect("the last", index.forget(dependentOn("web", 3, "a b", "x")), "x")
-	if len(index.of)+len(index.by) > 0 {
-		t.Errorf("what is gone is remembered: %v, %v", index.of, index.by)
+	index.retire(dependentOn("web", 3, "a b", "x"))
+	who("x", "web") // until its template is decided again
+	expect("the last", forget(dependentOn("web", 3, "a b", "x")), "x")
+	if len(index.of)+len(index.by)+len(index.gone) > 0 {
+		t.Errorf("what is gone is remembered: %v, %v, %v", index.of, index.by, index.gone)
 	}
 }
 

@@ -49,6 +49,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
 		c.reporter.claimed(k, nil)
 		if b == nil {
+			c.enqueue(c.dependencyIndex.settle(k)...)
 			return ctrl.Result{}, nil
 		}
 		// If the template was created again, its new binding is created when this binding is gone.
@@ -62,6 +63,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	required, again := c.requiredBy(k, o, b)
 	switch {
 	case b == nil && (len(claims) == 0 && !somewhere(required) || !o.GetDeletionTimestamp().IsZero()):
+		c.enqueue(c.dependencyIndex.settle(k)...)
 		return ctrl.Result{}, nil
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
@@ -108,6 +110,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 			c.reporter.recorder.Eventf(o, nil, corev1.EventTypeWarning, "ActsOnHub", "Claim", "%s", note(t.OnHub))
 		}
 		c.follows(written)
+		c.enqueue(c.dependencyIndex.settle(k)...)
 		if len(claims) == 0 {
 			c.enqueue(c.dependencyIndex.templates(binding.Name(written))...) // their placements stay, too
 		}

@@ -18,6 +18,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/member"
 )
 
@@ -66,50 +67,93 @@ func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	return ctrl.Result{}, p.advance(ctx, op)
 }
 
-// advance starts a run of an Operation in the background, unless the Operation is paused, canceled
-// or has ended. It ends an Operation that is canceled, or that cannot run, with the reason in its
-// status. For an Operation that spec.paused pauses it records the phase Paused.
+// advance starts a run of an Operation in the background, unless prepare says that none runs. A run
+// may wait long for a slot, so the run itself prepares the Operation again before it begins: what
+// was wanted when the Operation was queued may not be wanted any more.
 func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
+	if cluster, _, err := p.prepare(ctx, op); err != nil || cluster == nil {
+		return err
+	}
+	p.settle(op.Spec.Cluster, nil)
+	p.runs.start(op.Spec.Cluster, op.Name, //nolint:contextcheck // a run outlives this look at its Operation
+		func(ctx context.Context) time.Duration { return p.runPrepared(ctx, op.Name) },
+		func(again time.Duration) { p.queue.AddAfter(request(op.Spec.Cluster), again) })
+	return nil
+}
+
+// runPrepared reads the Operation with this name again, and runs it unless prepare says that it does
+// not run. The result is that of run.
+func (p *Provisioner) runPrepared(ctx context.Context, name string) (again time.Duration) {
+	log := ctrl.LoggerFrom(ctx).WithValues("operation", name)
+	op, err := p.store.Operation(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return 0
+	}
+	var cluster *clusterv1alpha1.Cluster
+	var spec *clusterv1alpha1.Provision
+	if err == nil {
+		cluster, spec, err = p.prepare(ctx, op)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return 0 // interrupted: the next server resumes
+	case err != nil:
+		log.Error(err, "the operation could not begin; it is tried again")
+		return runRetry
+	case cluster == nil:
+		return 0
+	}
+	return p.run(ctx, cluster, op, spec)
+}
+
+// prepare returns the Cluster of an Operation as it is now, and the result of target, if the
+// Operation is to run. The Cluster is nil if the Operation is paused, canceled or has ended. prepare
+// ends an Operation that is canceled, or that cannot run, with the reason in its status. For an
+// Operation that spec.paused pauses it records the phase Paused.
+func (p *Provisioner) prepare(ctx context.Context, op *lifecyclev1alpha1.Operation) (*clusterv1alpha1.Cluster, *clusterv1alpha1.Provision, error) {
 	switch {
 	case !lifecycle.Unfinished(op):
-		return nil
+		return nil, nil, nil
 	case op.Spec.Canceled:
-		return p.end(ctx, op, lifecyclev1alpha1.PhaseCanceled, "canceled; what was done stays")
+		return nil, nil, p.end(ctx, op, lifecyclev1alpha1.PhaseCanceled, "canceled; what was done stays")
 	case op.Spec.Paused && op.Status.Phase == lifecyclev1alpha1.PhasePaused:
-		return nil
+		return nil, nil, nil
 	case op.Spec.Paused:
 		op.Status.Phase, op.Status.Message = lifecyclev1alpha1.PhasePaused, "it can be resumed"
-		return p.store.Record(ctx, op)
+		return nil, nil, p.store.Record(ctx, op)
 	}
 	cluster := &clusterv1alpha1.Cluster{}
-	err := p.client.Get(ctx, client.ObjectKey{Name: op.Spec.Cluster}, cluster)
+	err := p.store.Client.Get(ctx, client.ObjectKey{Name: op.Spec.Cluster}, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return p.end(ctx, op, lifecyclev1alpha1.PhaseFailed, fmt.Sprintf("spec.cluster: there is no Cluster %s; create it first, with spec.provision", op.Spec.Cluster))
+		return nil, nil, p.end(ctx, op, lifecyclev1alpha1.PhaseFailed,
+			fmt.Sprintf("spec.cluster: there is no Cluster %s; create it first, with spec.provision", op.Spec.Cluster))
 	case err != nil:
-		return fmt.Errorf("get cluster %s: %w", op.Spec.Cluster, err)
+		return nil, nil, fmt.Errorf("get cluster %s: %w", op.Spec.Cluster, err)
 	}
 	spec, err := p.target(ctx, cluster, op)
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused):
-		return p.end(ctx, op, lifecyclev1alpha1.PhaseFailed, refused.Error())
+		return nil, nil, p.end(ctx, op, refused.phase, refused.Error())
 	case err != nil:
-		return err
+		return nil, nil, err
 	}
-	p.settle(cluster.Name, nil)
-	p.runs.start(cluster.Name, op.Name, //nolint:contextcheck // a run outlives this look at its Operation
-		func(ctx context.Context) time.Duration { return p.run(ctx, cluster, op, spec) },
-		func(again time.Duration) { p.queue.AddAfter(request(cluster.Name), again) })
-	return nil
+	return cluster, spec, nil
 }
 
-// refusal is an error that says why an Operation cannot run. It ends the Operation as failed. After
-// other errors the Operation is tried again.
-type refusal struct{ error }
+// refusal is an error that says why an Operation does not run. It ends the Operation with the phase,
+// Failed or Canceled. After other errors the Operation is tried again.
+type refusal struct {
+	error
+	phase lifecyclev1alpha1.Phase
+}
 
-// refuse returns a *refusal with a formatted message.
-func refuse(format string, args ...any) error { return &refusal{fmt.Errorf(format, args...)} }
+// refuse returns a *refusal with a formatted message that ends the Operation as failed.
+func refuse(format string, args ...any) error { return failed(fmt.Errorf(format, args...)) }
+
+// failed returns a *refusal that ends the Operation as failed.
+func failed(err error) error { return &refusal{err, lifecyclev1alpha1.PhaseFailed} }
 
 // target returns the spec, with defaults, that a run of an Operation applies to the hosts or
 // undoes. It returns a *refusal if the Operation cannot run. Another error means that the state of
@@ -134,9 +178,13 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 		}
 		return spec, nil
 	case lifecyclev1alpha1.ActionDeleteNode:
+		if back := listed(desired(o), op.Spec.NamedHosts()); !begun && len(back) > 0 {
+			return nil, &refusal{fmt.Errorf("nothing was done: spec.provision of Cluster %s has %s; to take a host out, remove it from spec.provision",
+				o.Name, strings.Join(back, ", ")), lifecyclev1alpha1.PhaseCanceled}
+		}
 		spec, err := specs.Without(o.Name, op.Spec.NamedHosts(), begun)
 		if err != nil {
-			return nil, &refusal{err}
+			return nil, failed(err)
 		}
 		return spec, nil
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode, lifecyclev1alpha1.ActionRenewCertificates:
@@ -149,20 +197,25 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 		// Renew the certificates of the applied spec, with the logins of the present spec.
 		spec, _, err := specs.Take(o.Name, op, want)
 		if err != nil {
-			return nil, &refusal{err}
+			return nil, failed(err)
 		}
 		return spec, nil
 	case len(gone) > 0:
 		return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
 			o.Name, strings.Join(gone, ", "))
 	case specs.Applied == nil && len(half) > 0 && !begun: // an Operation that has begun keeps its spec
-		return nil, &refusal{lostBeforeBuilt(o.Name, half)}
+		return nil, failed(lostBeforeBuilt(o.Name, half))
 	case want.Join == clusterv1alpha1.Pull && !joinedByAgent(o):
 		if err := p.reachable(ctx); err != nil {
-			return nil, &refusal{err}
+			return nil, failed(err)
 		}
 	}
 	return want, nil
+}
+
+// listed returns those of the hosts that a spec has.
+func listed(spec *clusterv1alpha1.Provision, hosts []string) []string {
+	return slices.DeleteFunc(slices.Clone(hosts), func(name string) bool { return !intent.Has(spec.Hosts, name) })
 }
 
 // run runs an Operation until the run ends, and creates Events and metrics for it. spec is the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,6 +159,47 @@ func TestOperationsOfUsers(t *testing.T) {
 	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 	if n := len(h.ran()); n != len(want) {
 		t.Errorf("%d runs, want %d: %q", n, len(want), h.ran())
+	}
+}
+
+// An Operation that waits for a slot does not take a host out that the user has put back meanwhile.
+func TestHostIsPutBackBeforeItsOperationBegins(t *testing.T) {
+	h := startHub(t)
+	h.create(t, cluster("oak", 1, 2))
+	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	release := make(chan struct{})
+	h.onRun(func(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
+		if e.cluster == "oak" {
+			return e.apply(ctx, op, spec)
+		}
+		select {
+		case <-release:
+			return errors.New("it was stopped")
+		case <-ctx.Done():
+			return context.Canceled
+		}
+	})
+	for i := range maxRuns {
+		h.create(t, cluster(fmt.Sprintf("elm-%d", i), 1))
+	}
+	eventually(t, "all slots are taken", func() (bool, string) {
+		ran := h.ran()
+		return len(ran) == 1+maxRuns, fmt.Sprint(ran)
+	})
+	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision = provision(1) })
+	eventually(t, "the operation waits", func() (bool, string) {
+		err := h.Get(t.Context(), client.ObjectKey{Name: "oak-2"}, &lifecyclev1alpha1.Operation{})
+		return err == nil, fmt.Sprint(err)
+	})
+	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision = provision(1, 2) })
+	close(release)
+	op := h.untilPhase(t, "oak-2", lifecyclev1alpha1.PhaseCanceled)
+	if want := "nothing was done: spec.provision of Cluster oak has host-2"; !strings.Contains(op.Status.Message, want) {
+		t.Errorf("the message %q does not have %q", op.Status.Message, want)
+	}
+	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	if ran := h.ran(); slices.ContainsFunc(ran, func(run string) bool { return strings.Contains(run, "DeleteNode") }) {
+		t.Errorf("the host was taken out: %q", ran)
 	}
 }
 
