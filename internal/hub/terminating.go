@@ -146,9 +146,10 @@ func waitsForAPIs(ns *corev1.Namespace) bool {
 	return len(want) == 0
 }
 
-// recovered reports whether an API version that failed when Kubernetes last looked into the namespace
-// answers now. Such an API may have objects in the namespace that nobody has deleted. The condition
-// of the namespace names the API versions in its message; failing are those that fail now.
+// recovered reports whether an API version that failed when Kubernetes last looked into the
+// namespace answers now. Such an API may have objects in the namespace that nobody has deleted. The
+// condition of the namespace names the API versions in its message; failing are those that fail
+// now.
 func recovered(ns *corev1.Namespace, registered []apiregistrationv1.APIService, failing []schema.GroupVersion) bool {
 	at := slices.IndexFunc(ns.Status.Conditions, func(c corev1.NamespaceCondition) bool {
 		return c.Type == corev1.NamespaceDeletionDiscoveryFailure

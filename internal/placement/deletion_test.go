@@ -246,7 +246,8 @@ func TestDependenciesOfAnOrphaningTemplateStay(t *testing.T) {
 
 // TestDependenciesOfAReplacedTemplateStay: a template that is deleted and created again at once, as
 // by kubectl replace --force, keeps the bindings of its dependencies, and so the copies with their
-// cluster IPs and ports. The same holds if only the binding is deleted. A deleted template does not.
+// cluster IPs and ports. The same holds if only the binding is deleted. A deleted template does
+// not.
 func TestDependenciesOfAReplacedTemplateStay(t *testing.T) {
 	w := newWorld(t, 1)
 	w.create(configMap("conf"))

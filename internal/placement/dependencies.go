@@ -68,14 +68,15 @@ func followed(b *workv1alpha2.ResourceBinding) sets.Set[binding.Template] {
 // appears or disappears among its dependents, or its first mostDependents dependents by name
 // change. The index is safe for concurrent use.
 //
-// A binding that is gone stays in the index until its template is decided again: if the template was
-// only replaced, or only the binding was deleted, a new binding follows with the same dependencies.
-// These would otherwise be deleted from the clusters, and created again.
+// A binding that is gone stays in the index until its template is decided again: if the template
+// was only replaced, or only the binding was deleted, a new binding follows with the same
+// dependencies. These would otherwise be deleted from the clusters, and created again.
 type dependencyIndex struct {
-	mu   sync.RWMutex
-	of   map[types.NamespacedName]dependencySet                  // by name of the binding
-	by   map[binding.Template]*dependents                        // by dependency
-	gone map[binding.Template]map[types.NamespacedName]types.UID // bindings that are gone, with their UID, by template
+	mu sync.RWMutex
+	of map[types.NamespacedName]dependencySet // by name of the binding
+	by map[binding.Template]*dependents       // by dependency
+	// Bindings that are gone, with their UID, by template.
+	gone map[binding.Template]map[types.NamespacedName]types.UID
 }
 
 // dependencySet has the dependencies of one binding, and its terms: the fields that affect them,
@@ -179,9 +180,9 @@ func (d *dependencyIndex) settle(k binding.Template) []binding.Template {
 	return concerned
 }
 
-// forget removes the binding with the name and UID from the index, and returns the dependencies that
-// must be decided again. If the index has another binding with that name, or none, it does nothing.
-// The caller holds the mu of the index.
+// forget removes the binding with the name and UID from the index, and returns the dependencies
+// that must be decided again. If the index has another binding with that name, or none, it does
+// nothing. The caller holds the mu of the index.
 func (d *dependencyIndex) forget(name types.NamespacedName, uid types.UID) []binding.Template {
 	before := d.of[name]
 	if before.binding == nil || before.binding.UID != uid {

@@ -81,8 +81,8 @@ func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operati
 	return nil
 }
 
-// runPrepared reads the Operation with this name again, and runs it unless prepare says that it does
-// not run. The result is that of run.
+// runPrepared reads the Operation with this name again, and runs it unless prepare says that it
+// does not run. The result is that of run.
 func (p *Provisioner) runPrepared(ctx context.Context, name string) (again time.Duration) {
 	log := ctrl.LoggerFrom(ctx).WithValues("operation", name)
 	op, err := p.store.Operation(ctx, name)
@@ -107,9 +107,9 @@ func (p *Provisioner) runPrepared(ctx context.Context, name string) (again time.
 }
 
 // prepare returns the Cluster of an Operation as it is now, and the result of target, if the
-// Operation is to run. The Cluster is nil if the Operation is paused, canceled or has ended. prepare
-// ends an Operation that is canceled, or that cannot run, with the reason in its status. For an
-// Operation that spec.paused pauses it records the phase Paused.
+// Operation is to run. The Cluster is nil if the Operation is paused, canceled or has ended.
+// prepare ends an Operation that is canceled, or that cannot run, with the reason in its status.
+// For an Operation that spec.paused pauses it records the phase Paused.
 func (p *Provisioner) prepare(ctx context.Context, op *lifecyclev1alpha1.Operation) (*clusterv1alpha1.Cluster, *clusterv1alpha1.Provision, error) {
 	switch {
 	case !lifecycle.Unfinished(op):
@@ -142,8 +142,8 @@ func (p *Provisioner) prepare(ctx context.Context, op *lifecyclev1alpha1.Operati
 	return cluster, spec, nil
 }
 
-// refusal is an error that says why an Operation does not run. It ends the Operation with the phase,
-// Failed or Canceled. After other errors the Operation is tried again.
+// refusal is an error that says why an Operation does not run. It ends the Operation with the
+// phase, Failed or Canceled. After other errors the Operation is tried again.
 type refusal struct {
 	error
 	phase lifecyclev1alpha1.Phase
