@@ -78,7 +78,7 @@ func TestFailAtEveryCommand(t *testing.T) {
 	for n := range all.count() {
 		failures = append(failures, failure{false, n + 1}, failure{true, n + 1})
 	}
-	for _, f := range testenv.Sample(t, 3, failures) {
+	for _, f := range testenv.Sample(t, 6, failures) {
 		t.Run(fmt.Sprintf("After=%t/Command=%d", f.after, f.command), func(t *testing.T) {
 			l := undisturbed.like(t, 2, 1)
 			at := &nth{n: f.command}
@@ -132,7 +132,7 @@ func TestAgentFails(t *testing.T) {
 	l.spec.Source, l.spec.Network.Plugin = undisturbed.spec.Source, plan.NetworkNone
 	l.install("h-1")
 	samples := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
-	for _, i := range testenv.Sample(t, 3, samples) {
+	for _, i := range testenv.Sample(t, 6, samples) {
 		for _, action := range actions {
 			n := 1 + i*all[action].count()/len(samples)
 			at := &nth{n: n}

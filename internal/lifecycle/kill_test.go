@@ -177,7 +177,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	specs := []*clusterv1alpha1.Provision{small, large, small, small}
 	p := l.mortal()
 	for i, act := range acts {
-		chosen := testenv.Sample(t, 3, steps[i])
+		chosen := testenv.Sample(t, 6, steps[i])
 		left := slices.Clone(chosen)
 		op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: act.action, Attempts: 1}}
 		act.set(&op.Spec)

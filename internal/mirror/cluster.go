@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -155,8 +158,13 @@ func (c *cluster) run(ctx context.Context) {
 			t.stop()
 			t.takeBack()
 		}
-		for _, t := range unwanted {
-			c.drop(ctx, t)
+		var retry <-chan time.Time
+		for i, gone := range c.confirm(ctx, unwanted) {
+			if gone {
+				c.drop(ctx, unwanted[i])
+			} else {
+				retry = time.After(longestDelay)
+			}
 		}
 		c.dropStrays(ctx)
 		c.keepData(ctx, &readingData, data)
@@ -172,6 +180,7 @@ func (c *cluster) run(ctx context.Context) {
 			c.drops.end(resourceOf(next.api))
 			next.start(ctx, sync.OnceFunc(func() { <-c.slots }))
 		case <-c.wake:
+		case <-retry:
 		case <-ctx.Done():
 			for _, t := range c.all() {
 				t.stop()
@@ -279,8 +288,53 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 		if !keep[gr] && !want.unsure && (complete(gr.Group) || served[gr]) {
 			unwanted = append(unwanted, t)
 		}
+		switch {
+		case served[gr]:
+			t.unlisted = time.Time{}
+		case t.unlisted.IsZero() && complete(gr.Group):
+			t.unlisted = time.Now()
+		}
 	}
 	return next, unwanted, changed
+}
+
+// confirm returns, for each of the tables of types to delete, whether it may be deleted. A type
+// that the API list lacks may still exist: an API server that starts, or an aggregator that loses a
+// server, serves a list without it for a moment. Such a type is deleted once the cluster answers a
+// request for it with Not Found, or if the API lists lacked it for absentFor. Until then its
+// objects count as stale.
+func (c *cluster) confirm(ctx context.Context, unwanted []*table) []bool {
+	gone := make([]bool, len(unwanted))
+	answers := true
+	for i, t := range unwanted {
+		c.mu.Lock()
+		unlisted, api := t.unlisted, t.api
+		c.mu.Unlock()
+		if gone[i] = unlisted.IsZero() || time.Since(unlisted) > absentFor; gone[i] || !answers {
+			continue
+		}
+		gone[i], answers = c.lacks(ctx, api)
+		if !gone[i] {
+			c.mu.Lock()
+			t.away = true
+			c.mu.Unlock()
+		}
+	}
+	return gone
+}
+
+// lacks asks the cluster for objects of a type, and reports whether the answer is that there is no
+// such type. answered is false if no answer came in time.
+func (c *cluster) lacks(ctx context.Context, api member.API) (lacks, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, longestDelay)
+	defer cancel()
+	namespace := ""
+	if len(api.Within) > 0 {
+		namespace = api.Within[0]
+	}
+	_, err := c.metadata.Resource(api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	var status apierrors.APIStatus
+	return apierrors.IsNotFound(err), err == nil || errors.As(err, &status)
 }
 
 // selected returns which of the types that the cluster serves (apis, not empty) are mirrored, and

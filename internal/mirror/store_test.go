@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -354,6 +357,57 @@ func TestRemovedTypeIsForgotten(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"gadgets.example.org"}, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestTypeThatAnAPIListLacks: a type that is missing in one API list is dropped, with its stored
+// rows and their history, only if the cluster says that it has no such type.
+func TestTypeThatAnAPIListLacks(t *testing.T) {
+	gadgets := member.API{
+		GroupVersionKind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, Resource: "gadgets", Verbs: []string{"list", "watch"},
+	}
+	pods := member.API{GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, Resource: "pods", Verbs: []string{"list", "watch"}}
+	ask := func(code int, body string, since time.Duration) (gone bool, asked int, away bool) {
+		t.Helper()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked++
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			fmt.Fprint(w, body)
+		}))
+		defer server.Close()
+		m := newMirror(nil, newFleet(), logr.Discard())
+		c := serve(m, "east", pods, gadgets)
+		east := sourceOf("east", &rest.Config{Host: server.URL})
+		east.apis = []member.API{pods}
+		c.source = east
+		if err := c.clients(); err != nil {
+			t.Fatal(err)
+		}
+		_, unwanted, _ := c.plan()
+		if len(unwanted) != 1 || unwanted[0].api.Resource != "gadgets" {
+			t.Fatalf("not wanted: %v", unwanted)
+		}
+		unwanted[0].unlisted = unwanted[0].unlisted.Add(-since)
+		return c.confirm(t.Context(), unwanted)[0], asked, unwanted[0].away
+	}
+	for name, tc := range map[string]struct {
+		code  int
+		body  string
+		since time.Duration
+		gone  bool
+		asked int
+	}{
+		"NoSuchType":        {http.StatusNotFound, "404 page not found", 0, true, 1},
+		"HasObjects":        {http.StatusOK, `{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "items": []}`, 0, false, 1},
+		"StartsJustNow":     {http.StatusServiceUnavailable, "", 0, false, 1},
+		"Forbidden":         {http.StatusForbidden, "", 0, false, 1},
+		"ForbiddenForADay":  {http.StatusForbidden, "", absentFor + time.Second, true, 0},
+		"AnsweredByNothing": {http.StatusBadGateway, "", 0, false, 1},
+	} {
+		if gone, asked, away := ask(tc.code, tc.body, tc.since); gone != tc.gone || asked != tc.asked || away == tc.gone {
+			t.Errorf("%s: gone %v, %d requests, away %v; want gone %v, %d requests", name, gone, asked, away, tc.gone, tc.asked)
+		}
 	}
 }
 

@@ -33,7 +33,9 @@ type table struct {
 	wanted bool      // the type is to be mirrored, by the last plan
 	// The API group does not answer at present, so it is unknown whether the cluster serves the
 	// type. Known objects are stale.
-	away      bool
+	away bool
+	// When the API list of the cluster began to lack the type. Zero: the list has it.
+	unlisted  time.Time
 	running   bool
 	interrupt context.CancelFunc // ends the current attempt of the watch loop
 	stale     bool               // the type must be listed again, even if the watch is current

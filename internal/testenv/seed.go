@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -37,7 +39,7 @@ func Seed(t testing.TB) uint64 {
 		}
 		seed = n
 	} else if usesPrograms.Load() {
-		seed = seedOf([]byte(fmt.Sprint(seed, os.Getenv("ORRERY_PROGRAMS"))))
+		seed = programSeed()
 	}
 	if _, registered := reproducible.LoadOrStore(t.Name(), true); registered {
 		return seed
@@ -88,6 +90,30 @@ func Sample[T any](t testing.TB, n int, cases []T) []T {
 		chosen = append(chosen, cases[i])
 	}
 	return chosen
+}
+
+// Rotate skips the test t at some commits. tests are the names of tests of one package, and one of
+// them is the name of t. At each commit every nth of them runs. The content of the test binary and
+// of the project's programs chooses the first. All of them run under Soak, and if the variable SEED
+// is set, which repeats a failed test.
+func Rotate(t testing.TB, n int, tests ...string) {
+	t.Helper()
+	i := slices.Index(tests, t.Name())
+	if i < 0 {
+		t.Fatalf("%s is none of %v", t.Name(), tests)
+	}
+	if !Soak() && os.Getenv("SEED") == "" && !rotated(programSeed(), n, i) {
+		t.Skipf("at this commit others of %s run; make soak runs all of them", strings.Join(tests, ", "))
+	}
+}
+
+// rotated reports whether the test with the index i runs at the commit with that seed.
+func rotated(seed uint64, n, i int) bool { return uint64(i)%uint64(n) == seed%uint64(n) }
+
+// programSeed returns the seed that follows from the content of this test binary and of the
+// project's programs.
+func programSeed() uint64 {
+	return seedOf([]byte(fmt.Sprint(contentSeed(), os.Getenv("ORRERY_PROGRAMS"))))
 }
 
 var (

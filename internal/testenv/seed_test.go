@@ -65,3 +65,19 @@ func TestCount(t *testing.T) {
 		})
 	}
 }
+
+// TestRotated: with n consecutive seeds each test runs once.
+func TestRotated(t *testing.T) {
+	const n, tests = 3, 7
+	for i := range tests {
+		runs := 0
+		for seed := range uint64(n) {
+			if rotated(1e9+seed, n, i) {
+				runs++
+			}
+		}
+		if runs != 1 {
+			t.Errorf("test %d runs %d times", i, runs)
+		}
+	}
+}

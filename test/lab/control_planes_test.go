@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/lab/site"
 )
 
@@ -22,7 +23,7 @@ import (
 // permanently, replaces it, and adds and removes a worker that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
 	t.Parallel()
-	large(t)
+	testenv.Rotate(t, 2, "TestFiveHosts", "TestThreeControlPlanes")
 	s := newTestbed(t, 5)
 	controlPlanes := []string{"host-1", "host-2", "host-3"}
 	workers := []string{"host-4", "host-5"}

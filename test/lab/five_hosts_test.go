@@ -18,6 +18,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lab"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/lab/site"
 )
 
@@ -26,7 +27,7 @@ import (
 // that prevents the start of every kubelet, and back; and with two hosts less.
 func TestFiveHosts(t *testing.T) {
 	t.Parallel()
-	large(t)
+	testenv.Rotate(t, 2, "TestFiveHosts", "TestThreeControlPlanes")
 	s := newTestbed(t, 5)
 	names := []string{"host-1", "host-2", "host-3", "host-4", "host-5"}
 	with := func(kubernetes, memory string) string {

@@ -44,7 +44,7 @@ func TestKilledAtChosenSteps(t *testing.T) {
 		{func() []string { return []string{"cluster", "delete", "oak"} }, nil},
 	} {
 		args := act.args()
-		chosen := testenv.Sample(t, 3, s.chosen(args...))
+		chosen := testenv.Sample(t, 6, s.chosen(args...))
 		left := s.disturb(chosen, append(args, "--yes", "-v")...)
 		all, missed = all+len(chosen), append(missed, left...)
 		t.Logf("%s: killed at %d of %d steps", args[1], len(chosen)-len(left), len(chosen))

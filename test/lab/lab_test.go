@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,20 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"orrery.dev/orrery/internal/lab"
-	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/lab/site"
 )
 
 func TestMain(m *testing.M) { site.Main(m) }
-
-// large skips one of the two tests with clusters of five or more hosts, which take as long as
-// all other tests. The seed selects the test that runs. Under Soak both run.
-func large(t *testing.T) {
-	t.Helper()
-	if !slices.Contains(testenv.Sample(t, 2, []string{"TestFiveHosts", "TestThreeControlPlanes"}), t.Name()) {
-		t.Skip("the seed selected the other large cluster; SOAK=1 runs both")
-	}
-}
 
 // testbed adds the steps and checks of this package to a site.
 type testbed struct{ *site.Site }

@@ -213,6 +213,7 @@ func TestReplacedTemplateKeepsItsPods(t *testing.T) {
 // deleted with each propagation policy: between the request and its answer, while the garbage
 // collector of the hub works, before and after each write in a member.
 func TestDeletionsUnderKills(t *testing.T) {
+	testenv.Rotate(t, 3, "TestKills", "TestDeletionsUnderKills", "TestWorkRunsOnce")
 	const each = 2 // templates for each policy, in each round
 	kills := testenv.Count(t, "KILLS", 3, 50)
 	random := testenv.Rand(t)

@@ -24,6 +24,7 @@ import (
 // TestMirrorIsDamaged damages the files of the mirror, of a running server and of a stopped
 // one. The mirror is a cache: the hub starts, places and answers as without the damage.
 func TestMirrorIsDamaged(t *testing.T) {
+	testenv.Rotate(t, 3, "TestMirrorIsDamaged", "TestRecordsAreLost", "TestWorkGoesOnAfterAnOutageOfTheHub")
 	noise := bytes.Repeat([]byte("noise, not a database. "), 1<<10)
 	write := func(from, length float64) func(string) error {
 		return func(file string) error {
@@ -127,6 +128,7 @@ func TestMirrorIsDamaged(t *testing.T) {
 // reads every copy once: it reverts what others changed meanwhile, and does not write to
 // unchanged copies.
 func TestRecordsAreLost(t *testing.T) {
+	testenv.Rotate(t, 3, "TestMirrorIsDamaged", "TestRecordsAreLost", "TestWorkGoesOnAfterAnOutageOfTheHub")
 	w := spine.Start(t, "records-lost")
 	names := []string{"changed", "same", "extended"}
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 1))
@@ -168,6 +170,7 @@ func TestRecordsAreLost(t *testing.T) {
 // its clients have grown. hub.TestWorkGoesOnAfterOutages does the same with the API server
 // alone, and limits the time until work goes on.
 func TestWorkGoesOnAfterAnOutageOfTheHub(t *testing.T) {
+	testenv.Rotate(t, 3, "TestMirrorIsDamaged", "TestRecordsAreLost", "TestWorkGoesOnAfterAnOutageOfTheHub")
 	victims, outage := []string{"etcd"}, 8*time.Second
 	if testenv.Soak() {
 		victims, outage = []string{"kube-apiserver", "etcd"}, 20*time.Second

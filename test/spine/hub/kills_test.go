@@ -60,6 +60,7 @@ func (f *fuse) event() {
 // override, no older version follows a newer one, nothing is deleted, and one process of the
 // hub writes nothing twice. In the end every member has all copies in the wanted version.
 func TestKills(t *testing.T) {
+	testenv.Rotate(t, 3, "TestKills", "TestDeletionsUnderKills", "TestWorkRunsOnce")
 	kills, count := testenv.Count(t, "KILLS", 2, 4), testenv.Count(t, "PLACEMENTS", 80, 80)
 	defer func() {
 		if t.Failed() {

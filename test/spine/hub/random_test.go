@@ -40,7 +40,7 @@ const (
 // write in a member against the invariants. At the end it compares hub and members object by
 // object.
 func TestRandom(t *testing.T) {
-	first, count, n := testenv.Seed(t), testenv.Count(t, "SEEDS", 1, 3), testenv.Count(t, "STEPS", 200, 200)
+	first, count, n := testenv.Seed(t), testenv.Count(t, "SEEDS", 1, 3), testenv.Count(t, "STEPS", 100, 200)
 	for seed := first; seed < first+uint64(count); seed++ {
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
 			a := newAttack(t)

@@ -22,6 +22,7 @@ var confirmRestore = []string{"server", "confirm-restore", "--yes"}
 // the restore is confirmed, nothing may be deleted and nothing rolled back. Then the fleet
 // converges.
 func TestRestoredHub(t *testing.T) {
+	testenv.Rotate(t, 3, "TestRestoredHub", "TestRestoredHubWithEqualTemplates", "TestRestoredHubAndAClusterThatWasAway")
 	w := spine.Alone(t, "restored")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Policy(w.Namespace, "moving", "{apiVersion: apps/v1, kind: Deployment, name: moves}", spine.In("oak"))+
 		spine.ConfigMap(w.Namespace, "deleted-since", "one")+spine.ConfigMap(w.Namespace, "changed-since", "one")+spine.Secret(w.Namespace, "changed-since", "one")+
@@ -116,6 +117,7 @@ func TestRestoredHub(t *testing.T) {
 // backup. Only the clusters of the copies, or an unjoin, show that the hub is older than its
 // members.
 func TestRestoredHubWithEqualTemplates(t *testing.T) {
+	testenv.Rotate(t, 3, "TestRestoredHub", "TestRestoredHubWithEqualTemplates", "TestRestoredHubAndAClusterThatWasAway")
 	w := spine.Alone(t, "placed-since")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "moving", "{apiVersion: v1, kind: ConfigMap, name: moves}", spine.In("oak"))+
 		spine.Policy(w.Namespace, "both", "{apiVersion: v1, kind: ConfigMap, name: both}", spine.In("oak", "pine"))+
@@ -171,6 +173,7 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 // The hub must ask the cluster instead of trusting its old status. The hub has the default
 // times of health probes.
 func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
+	testenv.Rotate(t, 3, "TestRestoredHub", "TestRestoredHubWithEqualTemplates", "TestRestoredHubAndAClusterThatWasAway")
 	w := spine.AloneByDefault(t, "was-away")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "goes", "{apiVersion: v1, kind: ConfigMap, name: goes}", spine.In("oak"))+
 		spine.Policy(w.Namespace, "changes", "{apiVersion: v1, kind: ConfigMap, name: changes}", spine.In("birch"))+

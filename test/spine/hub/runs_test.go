@@ -19,6 +19,7 @@ import (
 // cluster and is deleted there, either after the hub knows that it ended or while no server runs.
 // No Job is created before its binding records the start, and none is created twice.
 func TestWorkRunsOnce(t *testing.T) {
+	testenv.Rotate(t, 3, "TestKills", "TestDeletionsUnderKills", "TestWorkRunsOnce")
 	w := spine.Start(t, "runs-once")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "jobs", "{apiVersion: batch/v1, kind: Job}", spine.In("oak"))+
 		spine.Policy(w.Namespace, "maps", "{apiVersion: v1, kind: ConfigMap}", spine.In("oak"))+spine.ConfigMap(w.Namespace, "first", "one"))

@@ -35,6 +35,7 @@ type dialled struct {
 // cluster that the hub dials is not affected. When the faults end, each cluster reaches the
 // wanted state without help.
 func TestAgentsInTrouble(t *testing.T) {
+	testenv.Rotate(t, 2, "TestAgentsInTrouble", "TestMembersInTrouble")
 	w := spine.Start(t, "agents")
 	program, err := testenv.BuildAgent(t.TempDir())
 	if err != nil {

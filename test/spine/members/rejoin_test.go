@@ -49,6 +49,7 @@ func loaded(w *spine.World) {
 // TestRejoin unjoins a cluster and joins it again. No workload in the cluster may be deleted,
 // created again or changed.
 func TestRejoin(t *testing.T) {
+	testenv.Rotate(t, 2, "TestRejoin", "TestEditedWhileAway", "TestRebuilt", "TestRebuiltEmpty")
 	for _, tc := range testenv.Sample(t, 2, []struct {
 		name         string
 		leaveAndCome func(*spine.World)
@@ -136,6 +137,7 @@ func TestRejoin(t *testing.T) {
 // next join changed templates are applied. The copy of a deleted template is an orphan, which
 // is not deleted.
 func TestEditedWhileAway(t *testing.T) {
+	testenv.Rotate(t, 2, "TestRejoin", "TestEditedWhileAway", "TestRebuilt", "TestRebuiltEmpty")
 	w := spine.Start(t, "edited-while-away")
 	before := load(w)
 	mark := w.Oak.Mark()
@@ -165,6 +167,7 @@ func TestEditedWhileAway(t *testing.T) {
 // created objects in it since. Nothing in it may be changed except those labels and
 // annotations.
 func TestRebuilt(t *testing.T) {
+	testenv.Rotate(t, 2, "TestRejoin", "TestEditedWhileAway", "TestRebuilt", "TestRebuiltEmpty")
 	w := spine.Start(t, "rebuilt")
 	var elms []*testenv.Member
 	for range 2 {

@@ -31,6 +31,7 @@ const atOnce = 16
 // in an older version than before. When its faults end, a member gets all copies in the wanted
 // version.
 func TestMembersInTrouble(t *testing.T) {
+	testenv.Rotate(t, 2, "TestAgentsInTrouble", "TestMembersInTrouble")
 	w := spine.Start(t, "trouble")
 	p := w.Placing(1, spine.Members.List...)
 	value := 1
@@ -389,6 +390,7 @@ spec:
 // placed there in the wanted version, never without their override, and the lost cluster is not
 // touched.
 func TestRebuiltEmpty(t *testing.T) {
+	testenv.Rotate(t, 2, "TestRejoin", "TestEditedWhileAway", "TestRebuilt", "TestRebuiltEmpty")
 	w := spine.Start(t, "rebuilt-empty")
 	as := func(m *testenv.Member) *testenv.Member {
 		w.Unjoin(m)

@@ -13,6 +13,18 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
+// moves are the tests of this file. Half of them run at each commit.
+var moves = []string{
+	"TestMoves",
+	"TestMoveWhileAnotherIsOnItsWay",
+	"TestMoveIntoABrokenCluster",
+	"TestEditDuringAMove",
+	"TestScaleDownIsNoMove",
+	"TestScalingNeverOvershoots",
+	"TestWhatWorkloadsNeedLeavesAfterThem",
+	"TestMoveOutOfAHungCluster",
+}
+
 const web = "{apiVersion: apps/v1, kind: Deployment, name: web}"
 
 // monotonic fails the test unless the steps of a cluster only rise, or only fall, and end with
@@ -39,6 +51,7 @@ func monotonic(t *testing.T, cluster string, steps []string, rises bool, end str
 // TestMoves changes the clusters of a Deployment. After no write may fewer replicas be
 // available than the release rule allows.
 func TestMoves(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	type step struct {
 		to       map[string]int // weights
 		replicas int
@@ -93,6 +106,7 @@ func TestMoves(t *testing.T) {
 // TestMoveWhileAnotherIsOnItsWay: replicas that a pending write takes away are no replacement
 // for replicas that move out of another cluster.
 func TestMoveWhileAnotherIsOnItsWay(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	w := spine.Start(t, "move-meanwhile")
 	place := func(weights map[string]int) {
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(weights)))
@@ -137,6 +151,7 @@ func TestMoveWhileAnotherIsOnItsWay(t *testing.T) {
 // TestMoveIntoABrokenCluster moves a Deployment into a cluster where no pod becomes ready: the
 // available replicas elsewhere stay until the cluster is repaired.
 func TestMoveIntoABrokenCluster(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	for name, tc := range map[string]struct {
 		from, to string
 		replicas int
@@ -174,6 +189,7 @@ func TestMoveIntoABrokenCluster(t *testing.T) {
 // TestEditDuringAMove edits the template while its replicas move: a copy of the old template is
 // no replacement.
 func TestEditDuringAMove(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	t.Parallel()
 	w := spine.Start(t, "edit-move")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 6))
@@ -189,6 +205,7 @@ func TestEditDuringAMove(t *testing.T) {
 // TestScaleDownIsNoMove scales a divided Deployment down while one cluster does not answer the
 // write: the other cluster is scaled down at once.
 func TestScaleDownIsNoMove(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	t.Parallel()
 	w := spine.Start(t, "scale-down")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 10))
@@ -219,6 +236,7 @@ func TestScaleDownIsNoMove(t *testing.T) {
 // TestScalingNeverOvershoots scales up a divided Deployment whose replicas are in one cluster.
 // No cluster may ever get more replicas than its final share.
 func TestScalingNeverOvershoots(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	t.Parallel()
 	w := spine.Start(t, "overshoot")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 1))
@@ -256,6 +274,7 @@ func TestScalingNeverOvershoots(t *testing.T) {
 // TestWhatWorkloadsNeedLeavesAfterThem moves a whole namespace. Dependencies leave after the
 // workloads.
 func TestWhatWorkloadsNeedLeavesAfterThem(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	w := spine.Start(t, "needs")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 2)+spine.Deployment(w.Namespace, "worker", 2)+
 		spine.ConfigMap(w.Namespace, "settings", "one")+spine.ConfigMap(w.Namespace, "unused", "one")+spine.Secret(w.Namespace, "password", "one")+spine.ServiceAccount(w.Namespace, "robot")+spine.Service(w.Namespace, "web")+spine.Claim(w.Namespace, "disk"))
@@ -310,6 +329,7 @@ func TestWhatWorkloadsNeedLeavesAfterThem(t *testing.T) {
 // placement, hangs. Replicas that are known to be available are not counted twice, and those of
 // pine do not count.
 func TestMoveOutOfAHungCluster(t *testing.T) {
+	testenv.Rotate(t, 2, moves...)
 	w := spine.Start(t, "hung-move")
 	w.Hub.Apply(t, spine.Policy(w.Namespace, "web", web, spine.Divided(map[string]int{"oak": 1, "pine": 1}))+spine.Deployment(w.Namespace, "web", 6))
 	w.Available(w.Oak, "web", 3)
