@@ -78,8 +78,9 @@ enter_scratch() {
   fi
   exec 6>"$scratch.setup" 7>"$scratch.users"
   flock 6
-  if flock -n -x 7; then
-    clear_scratch
+  if flock -n -x 7; then clear_scratch; fi
+  # Another run may have its own mount, in a mount namespace that this one does not see.
+  if ! mountpoint -q "$scratch"; then
     mkdir -p "$scratch"
     mount -t tmpfs -o "size=$scratch_size,mode=1777" orrery-test "$scratch" ||
       echo "tests: cannot mount a file system of memory at $scratch; their data is kept on the disk there" >&2

@@ -61,7 +61,7 @@ one() {
 if [ "$mode" = all ]; then
   export SOAK=1
   # The packages whose tests have more cases than .ci/run does: they ask internal/testenv.
-  mapfile -t packages < <(grep -rlE 'testenv\.(Soak|Sample|Count|Seed|Rand)\(' --include="*_test.go" internal test cmd | xargs -n 1 dirname | sort -u)
+  mapfile -t packages < <(grep -rlE 'testenv\.(Soak|Sample|Count|Seed|Rand|Rotate)\(' --include="*_test.go" internal test cmd | xargs -n 1 dirname | sort -u)
   [ "$(id -u)" -eq 0 ] || mapfile -t packages < <(printf '%s\n' "${packages[@]}" | grep -v '^test/lab')
   for package in "${packages[@]}"; do
     one 1 "./$package" go test -vet=off -count 1 -timeout 0 "./$package"

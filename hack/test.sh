@@ -36,14 +36,16 @@ beside_browser() (
 )
 
 # As Go does for its tests, this keeps that the browser's tests passed, in a file whose name is a digest of all that they depend on:
-# the programs, the page, the sources of the page and of the tests, the simulated clusters and the browser.
+# the programs, the page, the sources of the page and of the tests, the simulated clusters, the browser, Node, and the document whose
+# example a test runs.
 browser_result() {
   local digest
   digest=$({
     echo "$ORRERY_PROGRAMS $ORRERY_PAGE"
     build_ids ./test/bench/simulated
     find web \( -name node_modules -o -name dist -o -name screenshots \) -prune -o -type f -print0 | sort -z | xargs -0 sha256sum
-    sha256sum hack/console.sh
+    sha256sum hack/console.sh docs/console.md
+    node --version
     "${CHROMIUM:-/usr/bin/chromium}" --version 2>/dev/null || true
   } | digest)
   echo "$(orrery_cache)/browser/$digest"
@@ -62,7 +64,8 @@ trap 'exit 130' INT TERM HUP
 enter_scratch
 if [ -n "$web" ]; then
   passed=$(browser_result)
-  if [ -f "$passed" ]; then
+  # With one of these variables other tests run, or the same on something else.
+  if [ -f "$passed" ] && [ -z "${SOAK:-}${CONSOLE_DATA:-}${CONSOLE_CONFIG:-}${SCREENSHOTS:-}${BENCH:-}" ]; then
     echo "the console in a browser: passed with the same programs, page and tests (cached; make console-test runs it)"
   else
     hack/console.sh &

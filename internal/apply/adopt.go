@@ -197,7 +197,7 @@ func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (crea
 	trial.SetName(freeName(t.wanted.Object.Name, rand.String(random)))
 	withoutNodePorts(trial)
 	created, err = t.queue.client.TryCreate(ctx, t.wanted.Object, trial.Object)
-	if err == nil || unanswered(err) || apierrors.IsInternalError(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if err == nil || !refusesWrite(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return created, nil, err
 	}
 	refusal = err
@@ -208,7 +208,7 @@ func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (crea
 	switch {
 	case err == nil:
 		return created, nil, nil
-	case unanswered(err) || apierrors.IsInternalError(err) || apierrors.IsConflict(err):
+	case !refusesWrite(err) || apierrors.IsConflict(err):
 		return nil, nil, err
 	}
 	return nil, refusal, nil

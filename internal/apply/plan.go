@@ -52,6 +52,9 @@ type Wanted struct {
 	// Decided is false while the placement is for another generation of the template, or was
 	// decided without knowing the Cluster. Nothing is done then.
 	Decided bool
+	// PolicyUnread is true for Remove while it is unknown whether the policy says that copies stay.
+	// Nothing is removed then.
+	PolicyUnread bool
 	// Reason and Message say why a copy that is to be placed has no Manifest. Without a Reason nothing
 	// is reported: Decided is then false, because the namespace on the hub is unknown.
 	Reason, Message string
@@ -468,12 +471,13 @@ func (w *Wanted) leaves() bool { return w.Intent == Leave || w.Intent != Place &
 
 // planRemoval returns the actions that remove all copies of a binding from the cluster: each is
 // deleted or loses its marks. Copies from an earlier join stay. It returns nothing while the
-// cluster does not answer or the copies are held. Once no copy is left it returns Forget.
+// cluster does not answer or the copies are held, and Retry while it is not known what is wanted.
+// Once no copy is left it returns Forget.
 func planRemoval(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case !s.Reachable:
 		return nil // everything is planned again when the cluster answers
-	case w.Intent == Vacate && !w.Decided:
+	case w.Intent == Vacate && !w.Decided, w.PolicyUnread:
 		return []Action{{Verb: Retry}}
 	case w.Intent == Vacate && w.Held:
 		return nil // the event that ends the wait starts another plan

@@ -167,6 +167,7 @@ func TestPlanOfARemoval(t *testing.T) {
 		"VacatedOfAnEarlierJoin":        {wants(Vacate), copies(ourCopy(earlier)), Known{RestoreChecked: true}, []string{"Forget"}},
 		"VacatedAndAdopted":             {wants(Vacate), copies(ourCopy(adopted)), Known{RestoreChecked: true}, []string{"Unmark a"}},
 		"Removed":                       {wants(Remove), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Delete a"}},
+		"RemovedAndThePolicyIsUnread":   {wants(Remove, func(w *Wanted) { w.PolicyUnread = true }), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Retry"}},
 		"RemovedAtOnceThoughItMoves":    {wants(Remove, func(w *Wanted) { w.Held = true }), copies(ourCopy()), Known{RestoreChecked: true}, []string{"Delete a"}},
 		"RemovedOfAnEarlierJoin":        {wants(Remove), copies(ourCopy(earlier)), Known{RestoreChecked: true}, []string{"Forget"}},
 		"RemovedAndTakenOver":           {wants(Remove), copies(ourCopy(func(c *Copy) { c.Origin = workv1alpha2.OriginTakenOver })), Known{RestoreChecked: true}, []string{"Unmark a"}},

@@ -58,6 +58,9 @@ func (p *preservation) copies(ctx context.Context, b *workv1alpha2.ResourceBindi
 }
 
 func (p *preservation) read(ctx context.Context, b *workv1alpha2.ResourceBinding) presence.Presence {
+	if b.Spec.PolicyRef.Name == "" {
+		return presence.Absent
+	}
 	var spec policyv1alpha1.PropagationSpec
 	var err error
 	if b.Spec.PolicyRef.Kind == "ClusterPropagationPolicy" {

@@ -174,7 +174,7 @@ func (a *Applier) snapshot(ctx context.Context, r Revision, m *member.Member) *S
 		Confirmed: a.decisions.Knows(b.UID, b.Generation, c.Name, c.UID),
 	}
 	s.API, s.Served = apiOf(m, b)
-	if s.intent() == Remove {
+	if s.intent() == Remove && s.Reachable {
 		s.Preserved = a.preservation.copies(ctx, b)
 	}
 	intent := s.intent()

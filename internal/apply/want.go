@@ -54,7 +54,7 @@ type Snapshot struct {
 	// and knew the Cluster.
 	Confirmed bool
 	// Preserved says whether the policy of a deleted binding says that copies stay; see preservation.
-	// It is read only if the binding does not say so.
+	// It is read only if the binding does not say so, and the cluster answers.
 	Preserved presence.Presence
 	// Leaving is true if the Cluster is being deleted, is gone, or cannot be read. It is set only if
 	// the binding does not name the cluster.
@@ -104,8 +104,9 @@ func Want(s *Snapshot, renders *render.Cache, standard *podsecurity.Standard) Wa
 	b, cluster := s.Binding, s.Cluster.Name
 	w := Wanted{
 		Intent: s.intent(), Decided: s.decided(), Source: s.Source,
-		Object: Object{Resource: s.API.GroupVersionResource(), Namespace: b.Namespace, Name: b.Spec.Resource.Name},
-		Keeps:  s.State != presence.Absent && (followingClaim(b) || binding.RequiredByOrphans(b, cluster)),
+		PolicyUnread: s.intent() == Remove && s.Preserved == presence.Unknown,
+		Object:       Object{Resource: s.API.GroupVersionResource(), Namespace: b.Namespace, Name: b.Spec.Resource.Name},
+		Keeps:        s.State != presence.Absent && (followingClaim(b) || binding.RequiredByOrphans(b, cluster)),
 	}
 	w.Suspended, w.SuspendedMessage = s.suspended()
 	replicas := s.replicas()
@@ -166,13 +167,9 @@ func (s *Snapshot) intent() Intent {
 }
 
 // decided returns Wanted.Decided. While the template is unknown nothing is placed, and the binding
-// of an absent template is deleted. While it is unknown whether the copies of a deleted binding
-// stay, none is removed. Applier.Leave decides what a leaving cluster keeps. Such a
+// of an absent template is deleted. Applier.Leave decides what a leaving cluster keeps. Such a
 // cluster is taken out of bindings, perhaps before its member knows that it leaves.
 func (s *Snapshot) decided() bool {
-	if s.intent() == Remove && s.Preserved == presence.Unknown {
-		return false
-	}
 	if s.State != presence.Present {
 		return s.Confirmed && !s.Leaving && s.intent() != Place
 	}

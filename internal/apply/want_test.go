@@ -190,7 +190,6 @@ func TestWant(t *testing.T) {
 		"Deleted":                {changes{deleted}, Remove, true, none, "", "", nil},
 		"DeletedPreview":         {changes{deleted, preview}, Remove, true, none, "", "", nil},
 		"DeletedWithoutTemplate": {changes{deleted, gone, has(5, 3)}, Remove, true, none, "", "", nil},
-		"DeletedPolicyUnread":    {changes{deleted, func(s *Snapshot) { s.Preserved = presence.Unknown }}, Remove, false, none, "", "", nil},
 		"PreservedByThePolicy":   {changes{deleted, func(s *Snapshot) { s.Preserved = presence.Present }}, Leave, true, none, "", "", nil},
 		"Preserved":              {changes{deleted, func(s *Snapshot) { s.Binding.Spec.PreserveResourcesOnDeletion = true }}, Leave, true, none, "", "", nil},
 		"KeptForOrphans":         {changes{unplaced, orphansIn("oak")}, Vacate, true, none, "", "", func(w Wanted) bool { return w.Keeps }},

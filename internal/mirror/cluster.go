@@ -163,7 +163,7 @@ func (c *cluster) run(ctx context.Context) {
 			if gone {
 				c.drop(ctx, unwanted[i])
 			} else {
-				retry = time.After(longestDelay)
+				retry = time.After(confirmAgain)
 			}
 		}
 		c.dropStrays(ctx)
@@ -298,43 +298,54 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	return next, unwanted, changed
 }
 
+// confirmAgain is the interval at which a cluster is asked for a type that its API list lacks.
+const confirmAgain = 10 * time.Second
+
 // confirm returns, for each of the tables of types to delete, whether it may be deleted. A type
 // that the API list lacks may still exist: an API server that starts, or an aggregator that loses a
 // server, serves a list without it for a moment. Such a type is deleted once the cluster answers a
-// request for it with Not Found, or if the API lists lacked it for absentFor. Until then its
-// objects count as stale.
+// request for it with Not Found. It is also deleted if a cluster that answers has lacked the type
+// in its API lists for absentFor, and refuses such requests. Until then its objects count as stale.
 func (c *cluster) confirm(ctx context.Context, unwanted []*table) []bool {
 	gone := make([]bool, len(unwanted))
 	answers := true
 	for i, t := range unwanted {
 		c.mu.Lock()
-		unlisted, api := t.unlisted, t.api
+		unlisted, asked, api := t.unlisted, t.asked, t.api
 		c.mu.Unlock()
-		if gone[i] = unlisted.IsZero() || time.Since(unlisted) > absentFor; gone[i] || !answers {
+		switch {
+		case unlisted.IsZero(), time.Since(unlisted) > absentFor && c.source.Reachable():
+			gone[i] = true
+			continue
+		case !answers || time.Since(asked) < confirmAgain:
 			continue
 		}
-		gone[i], answers = c.lacks(ctx, api)
-		if !gone[i] {
-			c.mu.Lock()
-			t.away = true
-			c.mu.Unlock()
+		var err error
+		if answers, err = c.lists(ctx, api); apierrors.IsNotFound(err) {
+			gone[i] = true
+			continue
 		}
+		c.mu.Lock()
+		if t.asked, t.away = time.Now(), true; err == nil {
+			t.unlisted = t.asked
+		}
+		c.mu.Unlock()
 	}
 	return gone
 }
 
-// lacks asks the cluster for objects of a type, and reports whether the answer is that there is no
-// such type. answered is false if no answer came in time.
-func (c *cluster) lacks(ctx context.Context, api member.API) (lacks, answered bool) {
+// lists asks the cluster for objects of a type, and returns the error of the list. answered is
+// false if no answer came in time.
+func (c *cluster) lists(ctx context.Context, api member.API) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, longestDelay)
 	defer cancel()
 	namespace := ""
 	if len(api.Within) > 0 {
 		namespace = api.Within[0]
 	}
-	_, err := c.metadata.Resource(api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	_, err = c.metadata.Resource(api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 	var status apierrors.APIStatus
-	return apierrors.IsNotFound(err), err == nil || errors.As(err, &status)
+	return err == nil || errors.As(err, &status), err
 }
 
 // selected returns which of the types that the cluster serves (apis, not empty) are mirrored, and

@@ -36,6 +36,7 @@ type table struct {
 	away bool
 	// When the API list of the cluster began to lack the type. Zero: the list has it.
 	unlisted  time.Time
+	asked     time.Time // when the cluster was last asked for such a type
 	running   bool
 	interrupt context.CancelFunc // ends the current attempt of the watch loop
 	stale     bool               // the type must be listed again, even if the watch is current

@@ -237,7 +237,7 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		c.reporter.changed(policy.Name(p))
 	}
 	c.watchKinds(c.bindings.Kinds()...)
-	c.enqueue(append(c.bindings.Templates(), c.dependencyIndex.all()...)...)
+	c.enqueue(slices.Concat(c.bindings.Templates(), c.dependencyIndex.all(), c.dependencyIndex.retired())...)
 	go c.followFleet(ctx)
 	return nil
 }
@@ -414,7 +414,7 @@ func (c *Controller) templateChanged(e template.Event) {
 		return
 	}
 	// The kind was listed. Only now it is known which templates of the kind no longer exist.
-	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool { return k.GroupKind != e.GVK.GroupKind() })...)
+	c.enqueue(slices.DeleteFunc(append(c.bindings.Templates(), c.dependencyIndex.retired()...), func(k binding.Template) bool { return k.GroupKind != e.GVK.GroupKind() })...)
 	for _, p := range c.policies.All() {
 		if slices.Contains(policy.Kinds(p), e.GVK) {
 			// The hub does not serve this version. Templates that waited for it are placed in

@@ -180,6 +180,13 @@ func (d *dependencyIndex) settle(k binding.Template) []binding.Template {
 	return concerned
 }
 
+// retired returns the templates with bindings that are gone and that were not settled yet.
+func (d *dependencyIndex) retired() []binding.Template {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return slices.Collect(maps.Keys(d.gone))
+}
+
 // forget removes the binding with the name and UID from the index, and returns the dependencies
 // that must be decided again. If the index has another binding with that name, or none, it does
 // nothing. The caller holds the mu of the index.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -44,6 +45,9 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 	o, state := c.template(k, b)
 	if state == presence.Unknown {
+		if b == nil && c.unserved(k.GroupKind) {
+			c.enqueue(c.dependencyIndex.settle(k)...)
+		}
 		return ctrl.Result{}, nil // the event of the list of its kind requeues the template
 	}
 	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
@@ -216,6 +220,14 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 		return nil, presence.Unknown
 	}
 	return nil, known
+}
+
+// unserved reports whether the hub serves no version of a kind in which there were templates: the
+// definition of the kind was deleted, and its objects with it.
+func (c *Controller) unserved(kind schema.GroupKind) bool {
+	return !slices.ContainsFunc(c.templates.Versions(kind), func(gvk schema.GroupVersionKind) bool {
+		return !meta.IsNoMatchError(c.templates.Watch(gvk))
+	})
 }
 
 // inVersion returns the template o in the version that the policy of the first claim names or,

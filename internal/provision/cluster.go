@@ -137,21 +137,21 @@ func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lif
 // is that of the spec. last is the last Operation that is no renewal, or nil.
 //
 // If last was for the same change and failed, next returns a Waiting result until the retry is due,
-// and then resumes last. If last was canceled, the result is Stalled. If last succeeded, next
+// and then resumes last. If a user canceled last, the result is Stalled. If last succeeded, next
 // creates another Operation after the same delay.
 func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next *intent.Change, hash string, last *lifecyclev1alpha1.Operation) error {
 	if last == nil || last.Annotations[hashAnnotation] != hash || last.Spec.Action != next.Action || !slices.Equal(last.Spec.NamedHosts(), next.Hosts) {
 		return p.create(ctx, o, changing(o.Name, next), hash, clusterv1alpha1.ReasonProvisioning)
 	}
-	switch last.Status.Phase {
-	case lifecyclev1alpha1.PhaseCanceled:
+	switch {
+	case last.Status.Phase == lifecyclev1alpha1.PhaseCanceled && last.Spec.Canceled:
 		return reconciler.Stalled(clusterv1alpha1.ReasonCanceled, "operation %s (%s) was canceled: delete it, or change spec.provision, to go on", last.Name, last.Spec.Action)
-	case lifecyclev1alpha1.PhaseFailed:
+	case last.Status.Phase == lifecyclev1alpha1.PhaseFailed:
 		return p.retry(ctx, last, clusterv1alpha1.ReasonProvisioning, "delete it to start anew at once")
-	case lifecyclev1alpha1.PhaseSucceeded, lifecyclev1alpha1.PhasePending, lifecyclev1alpha1.PhaseRunning, lifecyclev1alpha1.PhasePaused:
 	}
-	// The last Operation succeeded, but the same change is required again. The cache is behind, or
-	// somebody has changed the Cluster back.
+	// The last Operation succeeded, or was overtaken by a change of the Cluster before it began,
+	// but the same change is required again. The cache is behind, or somebody has changed the
+	// Cluster back.
 	if at := due(last); time.Now().Before(at) {
 		return reconciler.Waiting(clusterv1alpha1.ReasonProvisioning, time.Until(at), "operation %s (%s) has ended; looking what is left to do", last.Name, last.Spec.Action)
 	}

@@ -201,6 +201,13 @@ func TestHostIsPutBackBeforeItsOperationBegins(t *testing.T) {
 	if ran := h.ran(); slices.ContainsFunc(ran, func(run string) bool { return strings.Contains(run, "DeleteNode") }) {
 		t.Errorf("the host was taken out: %q", ran)
 	}
+	// The hub, and not a user, canceled the Operation: the host may leave later.
+	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision = provision(1) })
+	h.untilPhase(t, "oak-3", lifecyclev1alpha1.PhaseSucceeded)
+	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
+	if ran := h.ran(); !slices.ContainsFunc(ran, func(run string) bool { return strings.HasPrefix(run, "oak-3 DeleteNode [host-2]") }) {
+		t.Errorf("the host was not taken out: %q", ran)
+	}
 }
 
 // Only the last Operations and their logs are kept.

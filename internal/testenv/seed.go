@@ -102,8 +102,9 @@ func Rotate(t testing.TB, n int, tests ...string) {
 	if i < 0 {
 		t.Fatalf("%s is none of %v", t.Name(), tests)
 	}
+	Seed(t) // a failed test logs how to repeat it
 	if !Soak() && os.Getenv("SEED") == "" && !rotated(programSeed(), n, i) {
-		t.Skipf("at this commit others of %s run; make soak runs all of them", strings.Join(tests, ", "))
+		t.Skipf("at this commit others of %s run; make soak runs all of them, and SEED=1 this one", strings.Join(tests, ", "))
 	}
 }
 
