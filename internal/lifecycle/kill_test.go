@@ -215,7 +215,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 				t.Errorf("%s: host %s differs from that of an undisturbed run: %s", act.action, h.Name, d)
 			}
 		}
-		if len(left) > len(chosen)/10 {
+		// A step that a kill finds already done does not begin again.
+		if len(left) > max(2, len(chosen)/10) {
 			t.Errorf("%s: of %d steps these never began again, so nothing was killed there: %q", act.action, len(chosen), left)
 		}
 		t.Logf("%s: killed at %d of %d chosen steps", act.action, len(chosen)-len(left), len(chosen))
