@@ -41,9 +41,9 @@ const file = (name: string) => `test/browser/${name}.spec.ts`
 const common = {
   environment: "node",
   isolate: false,
-  testTimeout: 240_000,
-  hookTimeout: 240_000,
-  expect: { poll: { timeout: 60_000 } },
+  testTimeout: 600_000,
+  hookTimeout: 600_000,
+  expect: { poll: { timeout: 180_000 } },
 } as const
 const single = process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : undefined
 

@@ -147,9 +147,11 @@ type dependencies struct {
 	hubID     string
 	// listPatience is how long a leaving cluster may take to list its copies. The default is 30s.
 	listPatience time.Duration
-	level        podsecurity.Level // of namespaces without a label
-	spread       Spread
-	fences       Fences
+	// answerPatience is how long a member may take to answer. The default is callTimeout.
+	answerPatience time.Duration
+	level          podsecurity.Level // of namespaces without a label
+	spread         Spread
+	fences         Fences
 
 	// now is the clock for putting copies back. The default is time.Now.
 	now func() time.Time
@@ -211,7 +213,7 @@ func add(mgr ctrl.Manager, d dependencies) (*Applier, error) {
 		dependencies: d, hub: mgr.GetClient(), reader: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("orrery"),
 		log: mgr.GetLogger().WithName("apply"), results: newResults(), renders: render.NewCache(), queues: map[string]*clusterQueue{},
 	}
-	a.listPatience = cmp.Or(a.listPatience, defaultListPatience)
+	a.listPatience, a.answerPatience = cmp.Or(a.listPatience, defaultListPatience), cmp.Or(a.answerPatience, callTimeout)
 	if a.now == nil {
 		a.now = time.Now
 	}

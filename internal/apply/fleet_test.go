@@ -239,6 +239,8 @@ type fleet struct {
 	tunnel    member.Tunnel
 	now       func() time.Time // nil: time.Now
 	loses     bool             // clusters stop answering, and have to count as unreachable soon
+	// How long a member may take to answer; 0: as in the product.
+	answerPatience time.Duration
 
 	applier  *Applier
 	registry *member.Registry
@@ -365,7 +367,7 @@ func (f *fleet) start() {
 	f.must(err)
 	f.applier, err = add(mgr, dependencies{
 		bindings: bindings, registry: f.registry, mirror: f.outdated, templates: f.templates,
-		decisions: f.decisions, records: f.records, hubID: f.hubID, listPatience: 3 * time.Second,
+		decisions: f.decisions, records: f.records, hubID: f.hubID, listPatience: 3 * time.Second, answerPatience: f.answerPatience,
 		spread: f.spread, fences: f.fences, now: f.now,
 	})
 	f.must(err)

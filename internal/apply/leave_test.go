@@ -85,6 +85,7 @@ func TestACopyWrittenWithoutAnAnswerIsRemovedFromALeavingCluster(t *testing.T) {
 	for _, policy := range []clusterv1alpha1.DeletionPolicy{clusterv1alpha1.DeletionDelete, clusterv1alpha1.DeletionOrphan} {
 		t.Run(string(policy), func(t *testing.T) {
 			f := newFleet(t)
+			f.answerPatience = deadline // the test holds a request for longer than the product would
 			f.start()
 			oak := f.client(testenv.Config(oakServer))
 			through, err := rest.TransportFor(testenv.Config(oakServer))

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,7 +19,6 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
-	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/render"
@@ -194,9 +192,10 @@ func (a *Applier) candidates(p *policyv1alpha1.OverridePolicy) iter.Seq[*workv1a
 }
 
 // stillCounts reports whether a deleted override policy must still be applied. That is so if it
-// selects an object whose placing policy is deleted as well. It ends when placement has decided
-// that the object stays as it is and requires the override. stillCounts is false before start and
-// after the end of its ctx.
+// selects an object whose placing policy is deleted as well, or cannot be read. It ends when
+// placement has decided that the object stays as it is and requires the override. The policies are
+// read from the API server: the caches may show one of two deletions later. stillCounts is false
+// before start and after the end of its ctx.
 func (a *Applier) stillCounts(v *render.Override) bool {
 	a.mu.RLock()
 	ctx := a.ctx
@@ -204,18 +203,19 @@ func (a *Applier) stillCounts(v *render.Override) bool {
 	if ctx == nil || ctx.Err() != nil {
 		return false
 	}
-	counts := false
+	counts, read := false, sets.New[types.NamespacedName]()
 	name := client.ObjectKeyFromObject(v.Policy)
 	a.touched([]*render.Override{v}, func(b *workv1alpha2.ResourceBinding) {
 		if counts || slices.Contains(binding.NeededOverrides(b), name) || !b.DeletionTimestamp.IsZero() {
 			return
 		}
-		var p client.Object = &policyv1alpha1.ClusterPropagationPolicy{}
-		key := client.ObjectKey{Name: b.Spec.PolicyRef.Name}
-		if b.Spec.PolicyRef.Kind != policy.Kind("") {
-			p, key.Namespace = &policyv1alpha1.PropagationPolicy{}, b.Namespace
+		of := policyOf(b)
+		if read.Has(of) {
+			return
 		}
-		counts = apierrors.IsNotFound(a.hub.Get(ctx, key, p))
+		read.Insert(of)
+		_, err := readPolicy(ctx, a.reader, of)
+		counts = err != nil
 	})
 	return counts
 }

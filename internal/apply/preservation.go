@@ -10,6 +10,7 @@ import (
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/presence"
 )
 
@@ -61,17 +62,7 @@ func (p *preservation) read(ctx context.Context, b *workv1alpha2.ResourceBinding
 	if b.Spec.PolicyRef.Name == "" {
 		return presence.Absent
 	}
-	var spec policyv1alpha1.PropagationSpec
-	var err error
-	if b.Spec.PolicyRef.Kind == "ClusterPropagationPolicy" {
-		o := &policyv1alpha1.ClusterPropagationPolicy{}
-		err = p.reader.Get(ctx, client.ObjectKey{Name: b.Spec.PolicyRef.Name}, o)
-		spec = o.Spec
-	} else {
-		o := &policyv1alpha1.PropagationPolicy{}
-		err = p.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.PolicyRef.Name}, o)
-		spec = o.Spec
-	}
+	spec, err := readPolicy(ctx, p.reader, policyOf(b))
 	switch {
 	case apierrors.IsNotFound(err):
 		return presence.Absent
@@ -82,6 +73,28 @@ func (p *preservation) read(ctx context.Context, b *workv1alpha2.ResourceBinding
 	default:
 		return presence.Absent
 	}
+}
+
+// policyOf returns the name of the policy that a binding names. The namespace of a cluster-wide
+// policy is "".
+func policyOf(b *workv1alpha2.ResourceBinding) types.NamespacedName {
+	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.PolicyRef.Name}
+	if b.Spec.PolicyRef.Kind == policy.Kind("") {
+		name.Namespace = ""
+	}
+	return name
+}
+
+// readPolicy reads the spec of the policy with a name from the hub.
+func readPolicy(ctx context.Context, hub client.Reader, name types.NamespacedName) (policyv1alpha1.PropagationSpec, error) {
+	if name.Namespace == "" {
+		p := &policyv1alpha1.ClusterPropagationPolicy{}
+		err := hub.Get(ctx, name, p)
+		return p.Spec, err
+	}
+	p := &policyv1alpha1.PropagationPolicy{}
+	err := hub.Get(ctx, name, p)
+	return p.Spec, err
 }
 
 // forget removes what is known of a binding.

@@ -28,7 +28,7 @@ const (
 	// firstRetry and lastRetry bound the exponential backoff of an item.
 	firstRetry, lastRetry = time.Second, 30 * time.Second
 
-	// callTimeout is how long a member may take to answer.
+	// callTimeout is how long a member may take to answer, except in tests.
 	callTimeout = 15 * time.Second
 )
 
@@ -91,7 +91,7 @@ type traits struct {
 // client can be made from the member's configuration.
 func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
 	c, err := manifest.NewClient(m.Config(), manifest.Options{
-		FieldManager: workv1alpha2.FieldManager, Timeout: callTimeout,
+		FieldManager: workv1alpha2.FieldManager, Timeout: a.answerPatience,
 		Called: func(verb string) { calls.WithLabelValues(verb).Inc() },
 	})
 	if err != nil {

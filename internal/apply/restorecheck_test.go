@@ -214,6 +214,9 @@ func TestCopiesOfATypeThatCannotBeDeleted(t *testing.T) {
 		if f.mirror.Problem("fir", schema.GroupResource{Resource: "configmaps"}) == nil {
 			return errors.New("it does not")
 		}
+		if _, open := f.applier.queue("fir"); !open {
+			return errors.New("the applier has not started")
+		}
 		return nil
 	})
 	q, ok := f.applier.queue("fir")

@@ -217,10 +217,11 @@ func markKey(r *workv1alpha2.Run) string {
 }
 
 // begin records in the binding that its work begins in the cluster, and sets t.wanted.Work.Mark to
-// that record. copied is the object that does the work already; without a UID the copy is still to
-// be created. In a cluster that refused the copy before, begin first tries a dry run. After
-// success, again is true. After a failed write of the record, the binding is planned again with
-// backoff.
+// that record. It does not create the copy: after success again is true, and the next plan creates
+// it; ok is always false. copied is the object that does the work already; without a UID the copy
+// is still to be created. In a cluster that refused the copy before, begin first tries a dry run,
+// and does not write the record if the cluster refuses the copy again. After a failed write of the
+// record, the binding is planned again with backoff.
 func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next, again, ok bool) {
 	q, a, work := t.queue, t.queue.applier, &t.wanted.Work
 	if work.Mark != nil && work.Mark.Phase == workv1alpha2.RunRefused && copied.UID == "" {

@@ -75,6 +75,13 @@ func TestPodSecurity(t *testing.T) {
 
 	run("PodsAreHeldAgainstTheNamespacesLevel", func(f *fleet, ns string) {
 		f.level(f.hub, ns, "baseline")
+		f.eventually("the applier knows the level", func() error {
+			n, err := f.applier.hubNamespace(f.t.Context(), ns)
+			if err == nil && n.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
+				err = errors.New("it does not")
+			}
+			return err
+		})
 		b := f.bind(privileged(ns, "root"), nil, "oak")
 		if r := f.result(b, "oak", workv1alpha2.ReasonPodSecurity); !strings.Contains(r.Message, `violates PodSecurity "baseline:latest": privileged`) {
 			t.Errorf("the result says %q", r.Message)

@@ -27,6 +27,7 @@ func TestADeletedBindingWaitsForTheWriteUnderWay(t *testing.T) {
 	for name, vacated := range map[string]bool{"Named": false, "NotNamed": true} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
+			f.answerPatience = deadline // the test holds a request for longer than the product would
 			f.start()
 			f.join("oak", recorder.Kubeconfig())
 			f.join("elm", testenv.Kubeconfig(elmServer))

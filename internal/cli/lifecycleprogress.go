@@ -21,9 +21,9 @@ import (
 const maxLiveHosts = 8
 
 // runProgress displays the progress of a run on the hosts of a cluster. On a terminal it rewrites a
-// few lines. Elsewhere it prints a line when a host begins or ends a stage. If verbose, it prints a
-// line for each change of a step on both. It is safe for concurrent use and ignores errors of the
-// output.
+// few lines. Elsewhere it prints a line when a host begins or ends a stage. If verbose, it does
+// neither, and prints a line for each change of a step. It is safe for concurrent use and ignores
+// errors of the output.
 type runProgress struct {
 	mu       sync.Mutex
 	w        io.Writer

@@ -201,7 +201,9 @@ func (l *scriptLines) allows(line string, parts ...string) bool {
 	return true
 }
 
-// problem returns an error with the number of lines that were left out; nil if there were none.
+// problem returns an error with the number of lines that add and allows left out, because a script
+// could misread the name of an object in them; nil if there were none. The caller calls it after
+// the last line.
 func (l *scriptLines) problem() error {
 	if l.left == 0 {
 		return nil

@@ -481,8 +481,9 @@ func (l clusterList) verdicts(all []records.Verdict) {
 }
 
 // close adds the verdict Fenced to the clusters that the namespace may not use, unless they are
-// placed or have such a verdict. closed has the reasons by cluster. The recorded decision lacks the
-// verdict if the cluster was closed or joined later, because this causes no new decision.
+// placed or have the verdict Fenced or StaysFenced. closed has the reasons by cluster. The recorded
+// decision lacks the verdict if the cluster was closed or joined later, because this causes no new
+// decision.
 func (l clusterList) close(closed map[string]string) {
 	for name, message := range closed {
 		is := func(v fleetv1alpha1.PlacementVerdict) bool {

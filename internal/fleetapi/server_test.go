@@ -116,9 +116,14 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := member.Join(ctx, c, member.JoinOptions{Name: "oak", Kubeconfig: testenv.Kubeconfig(0)}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "oak joins", testenv.Patience, func() error {
+		_, err := member.Join(ctx, c, member.JoinOptions{Name: "oak", Kubeconfig: testenv.Kubeconfig(0)})
+		refused, ok := errors.AsType[*member.JoinError](err)
+		if err != nil && (!ok || refused.Reason != clusterv1alpha1.ReasonUnreachable && refused.Reason != member.ReasonNotConfirmed) {
+			t.Fatal(err)
+		}
+		return err // it did not answer in time
+	})
 	if err := h.WriteKubeconfig([]string{"oak"}); err != nil {
 		t.Fatal(err)
 	}

@@ -84,8 +84,8 @@ func (l *LeaseTimes) orDefault() LeaseTimes { return cmp.Or(*l, DefaultLeaseTime
 // than the default is an error.
 //
 // With all accepted values, a server stops writing before another takes its Lease: the fence counts
-// from the time when a renewal was sent, and other servers count the seconds of the Lease from the
-// time when they have seen the renewal.
+// from the time when the first renewal of a second was sent, and other servers count the seconds of
+// the Lease from the time when they have seen that renewal; see fencedLock.write.
 func (l *LeaseTimes) validate(external bool) error {
 	set := l.orDefault()
 	var errs []error
@@ -266,6 +266,11 @@ type fencedLock struct {
 	taken func()      // called when another server has taken the Lease of this one
 	clean func() bool // reports whether all writers of this server have stopped
 	held  bool        // no lock is needed: the elector calls one method at a time
+
+	// The time in the record of the last renewal, in whole seconds, and when the first renewal with
+	// that time was sent.
+	second int64
+	first  time.Duration
 }
 
 // Get implements resourcelock.Interface. If another server has taken the Lease of this server, it
@@ -301,7 +306,12 @@ func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func(
 		l.fence.close()
 		return write()
 	}
-	sent := l.fence.now()
+	// Other servers compare Leases with the time in whole seconds. Of several renewals in one second
+	// they see only the first, and count from that one, also if its answer was lost.
+	if second := record.RenewTime.Unix(); second != l.second {
+		l.second, l.first = second, l.fence.now()
+	}
+	sent := l.first
 	if err := write(); err != nil {
 		return err
 	}

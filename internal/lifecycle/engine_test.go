@@ -67,6 +67,19 @@ func (l *lab) patiently() (end func()) {
 	return func() { l.engine.Settle = settle }
 }
 
+// hurried makes the next run wait long for the control plane before it changes a host, and only a
+// short time afterwards.
+func (l *lab) hurried() {
+	short := l.engine.Settle
+	end := l.patiently()
+	l.env.progress = func(_ lifecyclev1alpha1.Operation, s lifecyclev1alpha1.StepRecord) {
+		if strings.HasPrefix(s.ID, "gate/") && strings.HasSuffix(s.ID, "/after") {
+			end()
+			l.engine.Settle = short
+		}
+	}
+}
+
 // environment is the Environment of the tests, with hooks for single tests.
 type environment struct {
 	lifecycle.Store

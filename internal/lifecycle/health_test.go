@@ -226,6 +226,7 @@ func TestBadArgumentCostsOneMember(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	pids := e.pids()
 	changed := l.changed()
+	l.hurried()
 	op, err := l.run(lifecyclev1alpha1.ActionApply, l.etcdArgs("no-such-argument=1"))
 	l.wantRefused(op, err, "host h-1 was changed", "etcd of host h-1: it does not run", "no other host of it is disturbed", "correct what was changed")
 	if d := cmp.Diff([]string{"h-1"}, changed()); d != "" {
@@ -254,7 +255,9 @@ func TestFailedStepStopsThere(t *testing.T) {
 		}
 		return nil
 	}
+	end := l.patiently()
 	op, err := l.run(lifecyclev1alpha1.ActionApply, l.etcdArgs("max-concurrent-streams=5000"))
+	end()
 	l.wantRefused(op, err, "host h-1: etcd/unit: broken off", "no other host of the control plane is disturbed", "correct what was changed")
 	if d := cmp.Diff([]string{"h-1"}, changed()); d != "" {
 		t.Errorf("changed (-want +got):\n%s", d)

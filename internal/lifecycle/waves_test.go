@@ -51,6 +51,7 @@ func TestNewRoleKeepsSafetyChecks(t *testing.T) {
 	t.Run("BadArgument", func(t *testing.T) {
 		l, e := withEtcdHosts(t)
 		pids := e.pids()
+		l.hurried()
 		op, err := l.run(lifecyclev1alpha1.ActionApply, withWorkers(l.etcdArgs("no-such-argument=1")))
 		l.wantRefused(op, err, "host h-2 was changed", "etcd of host h-2: it does not run", "no other host of it is disturbed")
 		if d := cmp.Diff(map[string]int{"h-3": pids["h-3"], "h-4": pids["h-4"]}, e.pids()); d != "" {

@@ -86,6 +86,7 @@ type Outcome struct {
 // policies. Its exported methods may be called from several goroutines.
 type Controller struct {
 	client     client.Client
+	reader     client.Reader // not cached
 	templates  *template.Cache
 	fleet      *fleet.Cache
 	copies     copies
@@ -142,7 +143,7 @@ func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
 func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	index := policy.NewIndex()
 	c := &Controller{
-		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
 		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), intended: newIntended(), dependencyIndex: newDependencyIndex(),
 		fleetChanged: make(chan struct{}, 1), reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), dispatchOrder: newDispatchOrder(),

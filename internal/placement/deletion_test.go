@@ -288,6 +288,12 @@ func TestDependenciesOfAReplacedTemplateStay(t *testing.T) {
 
 	remove(web)
 	web = create()
+	w.eventually("the controller knows the new template", func() error {
+		if o, _ := w.controller.templates.Get(appsv1.SchemeGroupVersion.WithKind("Deployment"), w.namespace, "web"); o == nil || o.GetUID() != web.UID {
+			return errors.New("it does not")
+		}
+		return nil
+	})
 	w.release(b)
 	b = placedAgain(b)
 	stays("once the template is replaced")

@@ -75,8 +75,8 @@ type dependencyIndex struct {
 	mu sync.RWMutex
 	of map[types.NamespacedName]dependencySet // by name of the binding
 	by map[binding.Template]*dependents       // by dependency
-	// Bindings that are gone, with their UID, by template.
-	gone map[binding.Template]map[types.NamespacedName]types.UID
+	// Bindings that are gone, by template and name.
+	gone map[binding.Template]map[types.NamespacedName]*workv1alpha2.ResourceBinding
 }
 
 // dependencySet has the dependencies of one binding, and its terms: the fields that affect them,
@@ -96,7 +96,7 @@ type dependents struct {
 func newDependencyIndex() *dependencyIndex {
 	return &dependencyIndex{
 		of: map[types.NamespacedName]dependencySet{}, by: map[binding.Template]*dependents{},
-		gone: map[binding.Template]map[types.NamespacedName]types.UID{},
+		gone: map[binding.Template]map[types.NamespacedName]*workv1alpha2.ResourceBinding{},
 	}
 }
 
@@ -161,9 +161,9 @@ func (d *dependencyIndex) retire(b *workv1alpha2.ResourceBinding) {
 		return
 	}
 	if d.gone[k] == nil {
-		d.gone[k] = map[types.NamespacedName]types.UID{}
+		d.gone[k] = map[types.NamespacedName]*workv1alpha2.ResourceBinding{}
 	}
-	d.gone[k][binding.Name(b)] = b.UID
+	d.gone[k][binding.Name(b)] = b
 }
 
 // settle removes from the index the bindings of the template k that are gone. It is called once it
@@ -173,11 +173,22 @@ func (d *dependencyIndex) settle(k binding.Template) []binding.Template {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var concerned []binding.Template
-	for name, uid := range d.gone[k] {
-		concerned = append(concerned, d.forget(name, uid)...)
+	for name, b := range d.gone[k] {
+		concerned = append(concerned, d.forget(name, b.UID)...)
 	}
 	delete(d.gone, k)
 	return concerned
+}
+
+// retiredOf returns a binding of the template k that is gone and not settled yet; nil if there is
+// none.
+func (d *dependencyIndex) retiredOf(k binding.Template) *workv1alpha2.ResourceBinding {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, b := range d.gone[k] {
+		return b
+	}
+	return nil
 }
 
 // retired returns the templates with bindings that are gone and that were not settled yet.
@@ -322,12 +333,18 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 	if !policy.Placeable(o) {
 		return nil, false
 	}
-	undecided := map[types.NamespacedName]*workv1alpha2.ResourceBinding{}
+	undecided, listing := map[types.NamespacedName]*workv1alpha2.ResourceBinding{}, map[types.NamespacedName]*workv1alpha2.ResourceBinding{}
 	if b != nil {
 		for _, r := range b.Spec.RequiredBy {
 			name := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 			by, ok := c.bindings.Get(name)
-			if !ok || !by.DeletionTimestamp.IsZero() || !by.Spec.PropagateDeps || len(by.Spec.Dependencies) > 0 {
+			if !ok || !by.DeletionTimestamp.IsZero() || !by.Spec.PropagateDeps {
+				continue
+			}
+			if len(by.Spec.Dependencies) > 0 {
+				if followed(by).Has(k) { // the index may not have it yet
+					listing[name] = by
+				}
 				continue
 			}
 			if _, decided := c.decisions.of(by.UID); !decided {
@@ -338,6 +355,11 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 	// The index is read after the decisions. Reconcile records them in the opposite order, so a
 	// binding whose decision was seen has its dependencies in the index.
 	all := c.dependencyIndex.who(k)
+	for name, by := range listing {
+		if _, known := all[name]; !known {
+			all[name] = by
+		}
+	}
 	for name, by := range undecided {
 		if _, known := all[name]; !known {
 			all[name], again = by, true

@@ -53,6 +53,12 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
 		c.reporter.claimed(k, nil)
 		if b == nil {
+			switch replaced, err := c.replaced(ctx, k); {
+			case err != nil:
+				return ctrl.Result{}, err
+			case replaced:
+				return ctrl.Result{RequeueAfter: staleLook}, nil
+			}
 			c.enqueue(c.dependencyIndex.settle(k)...)
 			return ctrl.Result{}, nil
 		}
@@ -220,6 +226,26 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 		return nil, presence.Unknown
 	}
 	return nil, known
+}
+
+// replaced reports whether the hub has the template k, which the caches lack, and whose last
+// binding is gone: it was created again just now. It asks the API server only if other templates
+// were placed with that binding. They would otherwise be deleted, and created again.
+func (c *Controller) replaced(ctx context.Context, k binding.Template) (bool, error) {
+	b := c.dependencyIndex.retiredOf(k)
+	if b == nil {
+		return false, nil
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(binding.Kind(b))
+	err := c.reader.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: k.Name}, live)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read whether %s was created again: %w", k, err)
+	}
+	return live.DeletionTimestamp.IsZero(), nil
 }
 
 // unserved reports whether the hub serves no version of a kind in which there were templates: the

@@ -261,7 +261,7 @@ func (p *Provisioner) built(ctx context.Context, cluster string, kubeconfig []by
 	for {
 		_, err := member.Join(ctx, p.store.Client, member.JoinOptions{Name: cluster, Kubeconfig: kubeconfig, HubID: p.options.HubID})
 		refused, ok := errors.AsType[*member.JoinError](err)
-		passing := apierrors.IsConflict(err) || ok && refused.Reason == clusterv1alpha1.ReasonUnreachable
+		passing := apierrors.IsConflict(err) || ok && (refused.Reason == clusterv1alpha1.ReasonUnreachable || refused.Reason == member.ReasonNotConfirmed)
 		if err == nil || !passing {
 			return joinError(err)
 		}

@@ -184,7 +184,7 @@ func TestHostIsPutBackBeforeItsOperationBegins(t *testing.T) {
 	}
 	eventually(t, "all slots are taken", func() (bool, string) {
 		ran := h.ran()
-		return len(ran) == 1+maxRuns, fmt.Sprint(ran)
+		return len(ran) >= 1+maxRuns, fmt.Sprint(ran)
 	})
 	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision = provision(1) })
 	eventually(t, "the operation waits", func() (bool, string) {

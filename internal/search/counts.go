@@ -41,7 +41,8 @@ var groupings = map[string]grouping{
 }
 
 // CheckGroup returns an error, as a text for users, if a text is not a valid value of the parameter
-// group. Commands check the parameter with it before they ask the hub.
+// group. A valid value names the properties by which objects are counted, such as cluster,kind.
+// Commands check the parameter with CheckGroup before they ask the hub.
 func CheckGroup(text string) error {
 	_, err := parseGroupings(text)
 	return err

@@ -127,27 +127,36 @@ func TestAt(t *testing.T) {
 // TestPagesOfAMoment: all pages show the moment of the first one, also if the request names it
 // as a duration before now. Changes between the pages do not matter.
 func TestPagesOfAMoment(t *testing.T) {
-	f, then := pastFleet(t)
-	ago := func() string { return url.QueryEscape("-" + time.Since(then).String()) }
-	for name, moment := range map[string]func() string{"Moment": func() string { return at(then) }, "Ago": func() string { return "at=" + ago() }, "Sifted": func() string { return at(then) + "&filter=" + url.QueryEscape("object.metadata.name != 'x'") }} {
+	for name, c := range map[string]struct {
+		moment func(then time.Time) string
+		want   []string
+	}{
+		"Moment": {at, []string{"elm/shop/web", "oak/shop/db", "oak/shop/web"}},
+		// A time relative to now is later with each request.
+		"Ago": {func(time.Time) string { return "at=-1ms" }, []string{"elm/blog/press", "elm/shop/web", "oak/shop/web"}},
+		"Sifted": {
+			func(then time.Time) string {
+				return at(then) + "&filter=" + url.QueryEscape("object.metadata.name != 'x'")
+			},
+			[]string{"elm/shop/web", "oak/shop/db", "oak/shop/web"},
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
+			f, then := pastFleet(t)
+			_, _ = now(), now() // the last change is more than a millisecond old
 			var got []string
 			for next := ""; ; {
-				resp, body := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1&"+moment()+"&continue="+next, "")
+				resp, body := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1&"+c.moment(then)+"&continue="+next, "")
 				if resp.StatusCode != http.StatusOK {
 					t.Fatalf("%v", body)
 				}
 				got = append(got, found(body)...)
 				f.change(t, "oak", "pods", "", "kubectl", newObject(podKind, "shop", "db", "spec.nodeName="+fmt.Sprint(len(got))))
-				if name == "Ago" { // a time relative to now is later with each request
-					moment = func() string { return "at=-1ms" }
-				}
 				if next = (&unstructured.UnstructuredList{Object: body}).GetContinue(); next == "" {
 					break
 				}
 			}
-			want := []string{"elm/shop/web", "oak/shop/db", "oak/shop/web"}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("(-want, +got):\n%s", diff)
 			}
 		})

@@ -245,7 +245,7 @@ func TestRecorderFaults(t *testing.T) {
 			exists := func() bool { return find() == nil }
 			// The timeout leaves a hanging write time to be sent. A write that must be done
 			// ends the wait.
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			answered := make(chan error, 1)
 			if tc.done {

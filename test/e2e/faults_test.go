@@ -408,7 +408,7 @@ func TestDemoInTheForeground(t *testing.T) {
 		}
 		return string(text)
 	}
-	eventually(t, deadline, func() string {
+	eventually(t, 3*deadline, func() string {
 		if !strings.Contains(text(), "Ctrl-C") {
 			return "it shows:\n" + text()
 		}

@@ -113,8 +113,8 @@ func (c *cluster) list(ctx context.Context, l client.ObjectList, options ...clie
 	return retry(ctx, func() error { return c.client.List(ctx, l, options...) })
 }
 
-// metadata lists the metadata of all objects of a kind that have the label of a group, of any
-// group. It is nil if the API server does not have the kind.
+// metadata lists the metadata of the objects of a kind that belong to any addon group: those with
+// the label groupLabel. The result is nil, without an error, if the API server lacks the kind.
 func (c *cluster) metadata(ctx context.Context, gvk schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
 	l := &metav1.PartialObjectMetadataList{}
 	l.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))

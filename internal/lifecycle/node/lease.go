@@ -13,8 +13,9 @@ import (
 // leaseFile is the name of the file with the lease, in the directory of the agent's records.
 const leaseFile = "lease.json"
 
-// leaseError means that a request gets no lease, or has lost its lease. held is the lease that the
-// host has now. reason is the text of the error.
+// leaseError means that a request gets no lease, or that its lease was taken or released. A lease
+// that has only expired is not lost. held is the lease that the host has now. reason is the text of
+// the error.
 type leaseError struct {
 	held   plan.Lease
 	reason string

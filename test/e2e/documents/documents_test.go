@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -108,8 +109,27 @@ func commands(t *testing.T, path string) string {
 		}
 		command, _, _ := strings.Cut(line, " #")
 		if _, ok := elsewhere[strings.TrimSpace(command)]; inside && !ok {
-			fmt.Fprintln(&script, line)
+			fmt.Fprintln(&script, patient(line))
 		}
 	}
 	return strings.TrimSpace(script.String())
+}
+
+var (
+	limit = regexp.MustCompile(`--timeout=\S+`)
+	waits = regexp.MustCompile(`^orrery (promote|rebalance|rerun) `)
+)
+
+// patient returns a line of a document with a longer limit for what it waits for: the machine may
+// be much slower than a user's.
+func patient(line string) string {
+	const long = "--timeout=10m"
+	line = limit.ReplaceAllString(line, long)
+	if waits.MatchString(line) && !strings.Contains(line, "--dry-run") && !strings.Contains(line, long) && !strings.HasSuffix(line, `\`) {
+		command, comment, _ := strings.Cut(line, " #")
+		if line = strings.TrimRight(command, " ") + " " + long; comment != "" {
+			line += " #" + comment
+		}
+	}
+	return line
 }

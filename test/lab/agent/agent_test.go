@@ -205,8 +205,8 @@ func TestByAgent(t *testing.T) {
 	}
 	s.Kubectl(fmt.Sprintf(shellPod, s.Registry()), "apply", "-f", "-")
 	s.Kubectl(s.WebManifest(1), "apply", "-f", "-")
-	s.Kubectl("", "wait", "--for=condition=Ready", "pod/shell", "--timeout=300s")
-	s.Kubectl("", "rollout", "status", "deployment/web", "--timeout=300s")
+	s.Kubectl("", "wait", "--for=condition=Ready", "pod/shell", "--timeout=20m")
+	s.Kubectl("", "rollout", "status", "deployment/web", "--timeout=20m")
 
 	if out := must("", "exec", "shell", "--", "sh", "-c", "echo from the pod"); out != "from the pod\n" {
 		t.Errorf("exec: %q", out)

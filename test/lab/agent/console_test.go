@@ -48,7 +48,7 @@ func (s *testbed) readInBrowser(t *testing.T, hub string) {
 		fmt.Fprintf(&tools, "{name: busybox, mountPath: /tools/%s}, ", tool)
 	}
 	s.Kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
-	s.Kubectl("", "rollout", "status", "deployment/talk", "--timeout=300s")
+	s.Kubectl("", "rollout", "status", "deployment/talk", "--timeout=20m")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(testenv.Root(), "hack", "console.sh"))
 	cmd.Env = append(os.Environ(), "CONSOLE_DATA="+filepath.Dir(hub), "CONSOLE_CONFIG=vitest.lab.config.ts", "CHROMIUM="+s.browser())
 	out, err := cmd.CombinedOutput()

@@ -95,7 +95,7 @@ spec:
 // PlacedOn checks that a policy can place a workload in the cluster.
 func (s *Site) PlacedOn(hub string) {
 	s.T.Helper()
-	s.MustHubctl(hub, "", "wait", "--for=condition=Ready", "cluster/oak", "--timeout=300s")
+	s.MustHubctl(hub, "", "wait", "--for=condition=Ready", "cluster/oak", "--timeout=20m")
 	s.MustHubctl(hub, placed, "apply", "-f", "-")
 	s.Eventually("the ConfigMap is in the cluster", func(context.Context) error {
 		cmd := exec.CommandContext(s.T.Context(), testenv.KubeBinary(), "kubectl", "--kubeconfig", hub, "--context", "oak", "get", "configmap", "greeting", "-n", "default")

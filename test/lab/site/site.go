@@ -120,7 +120,7 @@ func takeSlot(dir string, atOnce int) (*os.File, error) {
 }
 
 // patience is the timeout for expected states.
-const patience = 3 * time.Minute
+const patience = 10 * time.Minute
 
 // Site is a lab with the state of the command line, and with a file that describes the wanted
 // cluster.

@@ -16,13 +16,13 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// since returns the earliest time of a decision that may be carried out now in a member. Hung
-// requests are performed when the member answers again, so their decisions may be older than
-// memory.
-func (a *attack) since(m *testenv.Member) time.Time {
+// since returns the earliest time of a decision that a write which arrived at a time may carry out
+// in a member. Hung requests are performed when the member answers again, so their decisions may be
+// older than memory.
+func (a *attack) since(m *testenv.Member, arrived time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := time.Now().Add(-memory)
+	at := arrived.Add(-memory)
 	if f, ok := a.faults[m.Name]; ok && (f.end.IsZero() || f.end.After(at)) {
 		return f.begin.Add(-memory)
 	}
@@ -101,7 +101,7 @@ func (a *attack) namespaceFault(ctx context.Context, m *testenv.Member, r testen
 	_, deleted := a.deleted["Namespace /"+r.Name]
 	var inIt []string
 	for name, s := range a.theirs {
-		if member, rest, _ := strings.Cut(name, " "); member == m.Name && strings.Contains(rest, " "+r.Name+"/") && time.Since(s.made) > time.Second {
+		if member, rest, _ := strings.Cut(name, " "); member == m.Name && strings.Contains(rest, " "+r.Name+"/") && r.Time.Sub(s.made) > memory {
 			inIt = append(inIt, rest)
 		}
 	}
@@ -125,8 +125,8 @@ func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv
 	if binding == "" {
 		return "the object has no mark of a binding"
 	}
-	at := a.since(m)
-	if c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name); err == nil && at.Add(2*memory).After(time.Now()) && ofAnotherJoin(o, c.GetUID()) {
+	at := a.since(m, r.Time)
+	if c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name); err == nil && at.Add(2*memory).After(r.Time) && ofAnotherJoin(o, c.GetUID()) {
 		return "the object is of an earlier join"
 	}
 	_, err := a.history.list(ctx)
@@ -189,7 +189,7 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 	a.mu.Lock()
 	down := time.Since(a.scaled[key]) < scaling
 	a.mu.Unlock()
-	p := a.history.since(binding, a.since(m))
+	p := a.history.since(binding, a.since(m, r.Time))
 	if down || p == nil || p.deleting {
 		return ""
 	}

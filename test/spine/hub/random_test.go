@@ -28,7 +28,7 @@ import (
 // Time limits of the attack.
 const (
 	// converging is how long the fleet may take to reach the wanted state after the last fault.
-	converging = spine.Patience
+	converging = 3 * spine.Patience
 	// memory is the maximum age of a decision when it is carried out.
 	memory = 5 * time.Second
 	// scaling is how long after a user's scale-down the release rule is not checked, because a

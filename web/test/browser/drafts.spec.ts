@@ -1,5 +1,5 @@
 import { test } from "vitest"
-import { apply, demo, expect, kubectl, link, settled, type Visit, visit, withBrowser } from "./world"
+import { apply, demo, expect, kubectl, open, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
 
@@ -52,8 +52,7 @@ test("the end of the session during an edit loses nothing of it", async () => {
   await v.page.locator(".sign-in").waitFor()
   // Like orrery console, which opens the link in another tab.
   const other = await v.context.newPage()
-  await other.goto(await link())
-  await other.locator("#content").waitFor()
+  await open(other)
   await v.page.bringToFront()
   await editor(v).getByText("unsaved").waitFor()
 })
@@ -64,8 +63,7 @@ test("a sign-in as another user in one tab reloads every tab, without data of th
   await v.go("/table?hub=1&kind=ConfigMap&q=of-admin")
   await v.page.getByRole("link", { name: "of-admin" }).waitFor()
   const other = await v.context.newPage()
-  await other.goto(await link("alice"))
-  await other.locator("#content").waitFor()
+  await open(other, "alice")
   await v.page.getByRole("button", { name: "Session of alice" }).waitFor()
   await settled(v.page)
   await v.page.getByText("No ConfigMap matches").waitFor()

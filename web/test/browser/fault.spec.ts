@@ -26,7 +26,7 @@ async function again(v: Visit): Promise<void> {
     await settled(v.page)
     return v.page.getByText(unanswered).count()
   }
-  await expect.poll(missing, { timeout: 90_000 }).toBe(0)
+  await expect.poll(missing, { timeout: 180_000 }).toBe(0)
 }
 
 let v: Visit

@@ -55,8 +55,7 @@ test("an unreachable cluster is grey with the time, and its rows are never shown
   const server = pid("pine-apiserver")
   process.kill(server, "SIGSTOP")
   try {
-    await tile.and(fleet.page.locator("[data-tone=unknown]")).waitFor({ timeout: 120_000 })
-    expect(await tile.textContent()).toMatch(/Unreachable \d+[sm]/)
+    await tile.and(fleet.page.locator("[data-tone=unknown]")).filter({ hasText: /Unreachable \d+[sm]/ }).waitFor()
     expect(await tile.count()).toBe(1)
     // Its rows stay, and the page shows that they are not current.
     await table.getByText("hello").first().waitFor()
@@ -75,5 +74,5 @@ test("an unreachable cluster is grey with the time, and its rows are never shown
     process.kill(server, "SIGCONT")
   }
   await fleet.go("/")
-  await fleet.page.locator(".tile[data-tone=good]", { hasText: "pine" }).waitFor({ timeout: 120_000 })
-}, 600_000)
+  await fleet.page.locator(".tile[data-tone=good]", { hasText: "pine" }).waitFor({ timeout: 300_000 })
+}, 900_000)

@@ -39,7 +39,7 @@ test("an edit that removes many objects from a cluster needs the name of the pol
   await apply(JSON.stringify({ apiVersion: "v1", kind: "List", items }))
   try {
     const bound = () => kubectl("-n", "many", "get", "resourcebindings", "-o", "jsonpath={.items[*].spec.clusters[*].name}")
-    await expect.poll(async () => (await bound()).split("pine").length - 1, { timeout: 90_000 }).toBe(6)
+    await expect.poll(async () => (await bound()).split("pine").length - 1, { timeout: 180_000 }).toBe(6)
     const v = await visit()
     await v.go("/policies?kind=PropagationPolicy&namespace=many&name=many")
     await v.page.getByRole("textbox", { name: "Never in" }).first().fill("pine")
@@ -51,7 +51,7 @@ test("an edit that removes many objects from a cluster needs the name of the pol
     await dialog.getByRole("textbox", { name: "Type many to confirm" }).fill("many")
     await save.click()
     await dialog.waitFor({ state: "detached" })
-    await expect.poll(bound, { timeout: 90_000 }).not.toContain("pine")
+    await expect.poll(bound, { timeout: 180_000 }).not.toContain("pine")
   } finally {
     await kubectl("delete", "namespace", "many", "--wait=false")
   }
@@ -104,7 +104,7 @@ test("moves are shown for other selectors, for a policy that takes over, for a d
   }
   const placed = () => kubectl("-n", "taken", "get", "resourcebindings", "-o", "jsonpath={.items[*].spec.clusters[*].name}")
   try {
-    await expect.poll(placed, { timeout: 90_000 }).toBe("pine")
+    await expect.poll(placed, { timeout: 180_000 }).toBe("pine")
     await v.go("/object?of=PropagationPolicy.policy.orrery.dev/taken/first&tab=yaml")
     await rewrite(v, "name: one", "name: two")
     await showsMove("two", "pine: added")
@@ -230,13 +230,13 @@ test("a taint evicts nothing, as the page says", async () => {
     await remove.waitFor()
     await scale(sum(before) + 1)
     // The scale-up is decided, and pine lost no replica.
-    await expect.poll(counts, { timeout: 90_000 }).toSatisfy((n) => sum(n) === sum(before) + 1)
+    await expect.poll(counts, { timeout: 180_000 }).toSatisfy((n) => sum(n) === sum(before) + 1)
     expect((await counts()).pine).toBeGreaterThanOrEqual(before.pine!)
     await remove.click()
     await remove.waitFor({ state: "detached" })
   } finally {
     await kubectl("patch", "cluster", "pine", "--type=merge", "-p", '{"spec":{"taints":null}}')
     await scale(sum(before))
-    await expect.poll(counts, { timeout: 90_000 }).toEqual(before)
+    await expect.poll(counts, { timeout: 180_000 }).toEqual(before)
   }
 })

@@ -43,19 +43,16 @@ test("nodes show their number of pods, and what a metrics server measures if the
     await inOak("wait", "--for=condition=Established", `crd/nodes.${group}`, "--timeout=180s")
     await make(measured)
     await expect
-      .poll(
-        async () => {
-          await v.page.reload()
-          await row.waitFor()
-          await v.page.waitForLoadState("networkidle")
-          return row.textContent()
-        },
-        { timeout: 60_000 },
-      )
+      .poll(async () => {
+        await v.page.reload()
+        await row.waitFor()
+        await v.page.waitForLoadState("networkidle")
+        return row.textContent()
+      })
       .toMatch(/1\.5 \/ 8.*2 GiB \/ 32 GiB/)
     expect(await axe(v.page)).toEqual([])
   } finally {
     await inOak("delete", "--ignore-not-found", "--wait=false", "pod", "over")
     await inOak("delete", "--ignore-not-found", "crd", `nodes.${group}`)
   }
-}, 300_000)
+}, 600_000)

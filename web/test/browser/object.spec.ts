@@ -25,6 +25,10 @@ spec:
     spec: {containers: [{name: web, image: "registry.example.com/web:1"}]}
 `
 
+/** Waits until oak's Deployment controller has set its annotation, which is a change, too. */
+const revised = (name: string) =>
+  inOak("-n", "default", "wait", "--for=jsonpath={.metadata.annotations.deployment\\.kubernetes\\.io/revision}=1", `deployment/${name}`, "--timeout=180s")
+
 describe("the object's page", () => {
   test("shows each tab of an object, clean for axe and without an error", async () => {
     const v = await visit()
@@ -55,6 +59,7 @@ describe("the object's page", () => {
   test("merges an edit with what another client changed meanwhile, and takes over only the chosen fields", async () => {
     const v = await visit()
     await applyInOak(workload(clash, 2), "--server-side", "--field-manager", "first")
+    await revised(clash)
     await v.go(of("Deployment.apps", clash, "&tab=yaml"))
     await rewrite(v, "replicas: 2", "replicas: 5")
     await rewrite(v, "registry.example.com/web:1", "registry.example.com/web:2")
@@ -87,6 +92,7 @@ describe("the object's page", () => {
   test("shows what the API server refuses, and changes nothing", async () => {
     const v = await visit()
     await applyInOak(workload("invalid"))
+    await revised("invalid")
     await v.go(of("Deployment.apps", "invalid", "&tab=yaml"))
     await rewrite(v, "replicas: 1", "replicaz: 1")
     await v.page.getByRole("button", { name: "Review changes" }).click()
@@ -109,10 +115,10 @@ describe("the object's page", () => {
     await v.page.getByLabel("Replicas").fill("4")
     await v.page.keyboard.press("Enter")
     const save = v.page.getByRole("dialog").getByRole("button", { name: "Save" })
-    await expect.poll(() => save.isEnabled(), { timeout: 60_000 }).toBe(true)
+    await expect.poll(() => save.isEnabled()).toBe(true)
     await save.focus()
     await v.page.keyboard.press("Enter")
-    await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 60_000 }).toBe("4")
+    await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}")).toBe("4")
   })
 
   test("shows the history of an object, restores an earlier state, and finds deleted objects", async () => {
@@ -134,23 +140,20 @@ describe("the object's page", () => {
     const dialog = v.page.getByRole("dialog")
     await dialog.getByLabel("Change to", { exact: true }).check()
     await dialog.getByRole("button", { name: "Save" }).click()
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 60_000 }).toBe("red")
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}")).toBe("red")
     await dialog.waitFor({ state: "detached" })
 
     await v.page.keyboard.press("Control+d")
     await v.page.getByRole("dialog").getByText("in the cluster oak").waitFor()
     await v.page.getByRole("dialog").getByRole("button", { name: "Delete" }).click()
     await v.page.waitForURL(/\/table/)
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 60_000 }).toBe("")
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name")).toBe("")
     await expect
-      .poll(
-        async () => {
-          await v.go(`/object?deleted=ConfigMap&cluster=${cluster}&namespace=default`)
-          await settled(v.page)
-          return v.page.locator("main").textContent()
-        },
-        { timeout: 60_000 },
-      )
+      .poll(async () => {
+        await v.go(`/object?deleted=ConfigMap&cluster=${cluster}&namespace=default`)
+        await settled(v.page)
+        return v.page.locator("main").textContent()
+      })
       .toContain(name)
     await v.page.getByRole("link", { name }).click()
     await v.page.getByText("Object not found").waitFor()
@@ -191,6 +194,7 @@ describe("the object's page", () => {
     await v.page.keyboard.press("Control+d")
     const button = v.page.getByRole("dialog").getByRole("button", { name: "Delete", exact: true })
     await v.page.getByRole("dialog").getByText("oak").first().waitFor()
+    await expect.poll(() => button.isEnabled()).toBe(true) // the dry run is answered
     await inOak("-n", "default", "delete", "configmap", "again")
     await applyInOak(map)
     await button.click()
@@ -205,7 +209,7 @@ describe("the object's page", () => {
     await rewrite(v, "name: ", `name: ${name}`)
     await v.page.getByRole("button", { name: "Review changes" }).click()
     await v.page.getByRole("dialog").getByRole("button", { name: "Create" }).click()
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "name"), { timeout: 60_000 }).toContain(name)
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "name")).toContain(name)
     await v.go(`/object?kind=ConfigMap&cluster=${cluster}&namespace=default`)
     await rewrite(v, "name: ", `name: ${name}`)
     await v.page.getByRole("button", { name: "Review changes" }).click()
@@ -296,5 +300,5 @@ describe("the object's page", () => {
 /** Waits until the mirror has a state, so that it is a step of the history. */
 async function known(name: string, value: string): Promise<void> {
   const path = `/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/${cluster}/api/v1/namespaces/default/configmaps/${name}`
-  await expect.poll(() => kubectl("get", "--raw", path).catch(() => ""), { timeout: 60_000 }).toContain(value)
+  await expect.poll(() => kubectl("get", "--raw", path).catch(() => "")).toContain(value)
 }

@@ -31,7 +31,7 @@ beforeAll(async () => {
   expect(await readFile(pages, "utf8")).toContain(line)
   await tool("tsc", "--noEmit").catch((e) => Promise.reject(new Error(e.stdout)))
   await tool("vite", "build", "--logLevel", "warn")
-}, 120_000)
+})
 
 afterAll(() => rm(folder, { recursive: true, force: true }))
 

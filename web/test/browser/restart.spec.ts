@@ -38,4 +38,4 @@ test("after the hub is killed, rows are stale, never current, until the tab reco
   // Tokens are not stored, so their sessions end with the hub.
   await robot.page.locator(".sign-in").waitFor({ timeout: 120_000 })
   expect(new URL(robot.page.url()).pathname).toBe("/console/changes")
-}, 600_000)
+}, 900_000)

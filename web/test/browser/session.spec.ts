@@ -1,13 +1,11 @@
 import { inject, test } from "vitest"
-import { expect, kubectl, link, settled, visit, visitSignedOut, withBrowser } from "./world"
+import { expect, kubectl, link, open, settled, visit, visitSignedOut, withBrowser } from "./world"
 
 withBrowser()
 
 test("a link opens the console once, and is removed from the address bar", async () => {
-  const url = await link()
   const first = await visitSignedOut()
-  await first.page.goto(url)
-  await first.page.locator("#content").waitFor()
+  const url = await open(first.page)
   expect(new URL(first.page.url()).hash).toBe("")
   const cookies = await first.context.cookies()
   expect(cookies).toMatchObject([{ name: "__Host-orrery-session", httpOnly: true, secure: true, sameSite: "Strict" }])

@@ -7,7 +7,7 @@ withBrowser()
 const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
 
 // Answers are refreshed every 10 or 15 seconds. The tests wait for that at the same time.
-const next = { timeout: 90_000 }
+const next = { timeout: 180_000 }
 
 test.concurrent.each([
   ["nodes", "/clusters/oak?tab=nodes", "oak-1", "**/api/v1/nodes?*"],
@@ -27,7 +27,7 @@ test.concurrent.each([
     await v.page.unroute(question)
     await v.page.getByText(/Not current/).waitFor({ state: "detached", ...next })
   },
-  300_000,
+  600_000,
 )
 
 test.concurrent("refused data is not shown any more", async () => {

@@ -64,8 +64,8 @@ test("the log continues with the next container, and that of the previous one ca
   await v.go(of("Pod", pod, "logs"))
   await line(v, "a life begins").waitFor()
   await tell(pod, ": >/data/end")
-  await expect.poll(() => lines(v).locator(".line-text").allTextContents(), { timeout: 90_000 }).toEqual(expect.arrayContaining(["it ends"]))
-  await expect.poll(() => line(v, "a life begins").count(), { timeout: 90_000 }).toBe(2)
+  await expect.poll(() => lines(v).locator(".line-text").allTextContents(), { timeout: 180_000 }).toEqual(expect.arrayContaining(["it ends"]))
+  await expect.poll(() => line(v, "a life begins").count(), { timeout: 180_000 }).toBe(2)
   await v.page.getByRole("button", { name: "Previous container" }).click()
   await line(v, "it ends").waitFor()
   expect(await line(v, "a life begins").count()).toBe(1)
@@ -82,7 +82,7 @@ async function type(v: Visit, command: string, shows: RegExp): Promise<RegExpMat
     found = (await shown(v)).match(shows)
     return found !== null
   }
-  await expect.poll(look, { timeout: 60_000 }).toBe(true)
+  await expect.poll(look).toBe(true)
   return found!
 }
 
@@ -91,7 +91,7 @@ test("a shell takes input, has the size of its window, and shows how it ended", 
   const [, pod = ""] = await podsOf("talk")
   await v.go(of("Pod", pod, "shell"))
   await v.page.getByRole("button", { name: "Open" }).click()
-  await expect.poll(() => shown(v), { timeout: 60_000 }).toMatch(/[#$]/)
+  await expect.poll(() => shown(v)).toMatch(/[#$]/)
   await type(v, "echo $((6*7)) in $HOSTNAME", new RegExp(`^42 in ${pod}`, "m"))
   expect(await axe(v.page)).toEqual([])
   const [, rows, columns] = await type(v, "stty size", /^(\d+) (\d+)\s*$/m)
