@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -138,5 +141,43 @@ func TestKilledLabIsRemoved(t *testing.T) {
 	}
 	if _, err := lab.Host("host-1").Run(t.Context(), "true"); err != nil {
 		t.Errorf("a living lab was taken for a dead one: %v", err)
+	}
+}
+
+// TestLinksOfADeadLab: a link with a name of a new lab is one of a dead lab, which the kernel has not
+// removed yet, because a process is still in the network namespace at its other end. The new lab
+// removes it.
+func TestLinksOfADeadLab(t *testing.T) {
+	holder := exec.Command("sleep", "infinity")
+	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = holder.Process.Kill()
+		_ = holder.Wait() // the error says that the process was killed
+	})
+	// No lab takes this number, which is greater than 255.
+	n := &network{bridge: bridgeName("300"), subnet: netip.MustParsePrefix("10.78.0.0/24"), gateway: netip.MustParseAddr("10.78.0.1")}
+	t.Cleanup(func() {
+		if err := removeLinks(context.Background(), n.bridge); err != nil {
+			t.Error(err)
+		}
+	})
+	links := []string{n.bridge + "h1", n.bridge + "c1"}
+	for i, link := range links {
+		err := run(t.Context(), "ip", "link", "add", link, "type", "veth", "peer", "name", fmt.Sprintf("eth%d", i), "netns", strconv.Itoa(holder.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.make(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i, link := range links {
+		if err := n.connect(t.Context(), link, holder.Process.Pid, n.address(i+1)); err != nil {
+			t.Error(err)
+		}
+		n.disconnect(link) // the namespace has one eth0
 	}
 }

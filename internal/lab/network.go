@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"orrery.dev/orrery/internal/disk"
 )
@@ -94,8 +95,12 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 // bridgeName returns the name of the bridge of the lab with this number.
 func bridgeName(number string) string { return "orlab" + number }
 
-// make creates the bridge with the address of the machine.
+// make creates the bridge with the address of the machine. The number belongs to this lab, so links
+// that have its names already are of a dead one.
 func (n *network) make(ctx context.Context) error {
+	if err := removeLinks(ctx, n.bridge); err != nil {
+		return err
+	}
 	if err := run(ctx, "ip", "link", "add", n.bridge, "type", "bridge"); err != nil {
 		return err
 	}
@@ -104,7 +109,7 @@ func (n *network) make(ctx context.Context) error {
 		err = run(ctx, "ip", "link", "set", n.bridge, "up")
 	}
 	if err != nil {
-		return errors.Join(err, n.remove(ctx))
+		return errors.Join(err, removeLinks(ctx, n.bridge))
 	}
 	return nil
 }
@@ -128,15 +133,32 @@ func (n *network) disconnect(link string) {
 	_ = run(context.Background(), "ip", "link", "delete", link)
 }
 
-// remove removes the bridge. A missing bridge is no error.
-func (n *network) remove(ctx context.Context) error { return removeLink(ctx, n.bridge) }
+// removeLinks removes the bridge of a lab and the links of its hosts and clients. The kernel removes
+// a link with the network namespace at its other end, but some time later: until then a lab with the
+// same number cannot create a link with that name.
+func removeLinks(ctx context.Context, bridge string) error {
+	links, err := os.ReadDir("/sys/class/net")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, link := range links {
+		name := link.Name()
+		if name == bridge || strings.HasPrefix(name, bridge+"h") || strings.HasPrefix(name, bridge+"c") {
+			errs = append(errs, removeLink(ctx, name))
+		}
+	}
+	return errors.Join(errs...)
+}
 
-// removeLink removes the network link with this name. A missing link is no error.
+// removeLink removes the network link with this name. A link that the kernel removes first is no
+// error.
 func removeLink(ctx context.Context, name string) error {
-	if _, err := os.Stat("/sys/class/net/" + name); errors.Is(err, fs.ErrNotExist) {
+	err := run(ctx, "ip", "link", "delete", name)
+	if _, missing := os.Lstat("/sys/class/net/" + name); errors.Is(missing, fs.ErrNotExist) {
 		return nil
 	}
-	return run(ctx, "ip", "link", "delete", name)
+	return err
 }
 
 // remains lists what a lab has on the machine besides processes. If the lab's process is killed,
@@ -148,10 +170,10 @@ type remains struct {
 	Groups []string `json:"groups"`
 }
 
-// remove removes the bridge, cgroups, directory and record of a lab; missing ones are no error.
+// remove removes the links, cgroups, directory and record of a lab; missing ones are no error.
 // After an error the record stays, so that the next lab tries again.
 func (r remains) remove(ctx context.Context) error {
-	errs := []error{removeLink(ctx, r.Bridge)}
+	errs := []error{removeLinks(ctx, r.Bridge)}
 	for _, dir := range r.Groups {
 		errs = append(errs, removeGroup(ctx, dir))
 	}
