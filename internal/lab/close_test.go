@@ -158,7 +158,7 @@ func TestLinksOfADeadLab(t *testing.T) {
 		_ = holder.Wait() // the error says that the process was killed
 	})
 	// No lab takes this number, which is greater than 255.
-	n := &network{bridge: bridgeName("300"), subnet: netip.MustParsePrefix("10.78.0.0/24"), gateway: netip.MustParseAddr("10.78.0.1")}
+	n := &network{bridge: bridgeName(strconv.Itoa(256 + os.Getpid())), subnet: netip.MustParsePrefix("10.78.0.0/24"), gateway: netip.MustParseAddr("10.78.0.1")}
 	t.Cleanup(func() {
 		if err := removeLinks(context.Background(), n.bridge); err != nil {
 			t.Error(err)

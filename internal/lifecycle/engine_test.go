@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -67,17 +68,12 @@ func (l *lab) patiently() (end func()) {
 	return func() { l.engine.Settle = settle }
 }
 
-// hurried makes the next run wait long for the control plane before it changes a host, and only a
-// short time afterwards.
-func (l *lab) hurried() {
-	short := l.engine.Settle
-	end := l.patiently()
-	l.env.progress = func(_ lifecyclev1alpha1.Operation, s lifecyclev1alpha1.StepRecord) {
-		if strings.HasPrefix(s.ID, "gate/") && strings.HasSuffix(s.ID, "/after") {
-			end()
-			l.engine.Settle = short
-		}
-	}
+// hurried lets the control plane take half a minute to recover until end is called, in a run that is
+// refused because it does not recover.
+func (l *lab) hurried() (end func()) {
+	settle := l.engine.Settle
+	l.engine.Settle = 30 * time.Second
+	return func() { l.engine.Settle = settle }
 }
 
 // environment is the Environment of the tests, with hooks for single tests.

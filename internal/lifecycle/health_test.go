@@ -226,8 +226,9 @@ func TestBadArgumentCostsOneMember(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	pids := e.pids()
 	changed := l.changed()
-	l.hurried()
+	end := l.hurried()
 	op, err := l.run(lifecyclev1alpha1.ActionApply, l.etcdArgs("no-such-argument=1"))
+	end()
 	l.wantRefused(op, err, "host h-1 was changed", "etcd of host h-1: it does not run", "no other host of it is disturbed", "correct what was changed")
 	if d := cmp.Diff([]string{"h-1"}, changed()); d != "" {
 		t.Errorf("changed (-want +got):\n%s", d)

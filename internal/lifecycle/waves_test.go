@@ -51,8 +51,9 @@ func TestNewRoleKeepsSafetyChecks(t *testing.T) {
 	t.Run("BadArgument", func(t *testing.T) {
 		l, e := withEtcdHosts(t)
 		pids := e.pids()
-		l.hurried()
+		end := l.hurried()
 		op, err := l.run(lifecyclev1alpha1.ActionApply, withWorkers(l.etcdArgs("no-such-argument=1")))
+		end()
 		l.wantRefused(op, err, "host h-2 was changed", "etcd of host h-2: it does not run", "no other host of it is disturbed")
 		if d := cmp.Diff(map[string]int{"h-3": pids["h-3"], "h-4": pids["h-4"]}, e.pids()); d != "" {
 			t.Errorf("members that run (-want +got):\n%s", d)

@@ -355,9 +355,10 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 	// The index is read after the decisions. Reconcile records them in the opposite order, so a
 	// binding whose decision was seen has its dependencies in the index.
 	all := c.dependencyIndex.who(k)
+	// The cache and the index may differ for a moment, and either may be ahead.
 	for name, by := range listing {
 		if _, known := all[name]; !known {
-			all[name] = by
+			all[name], again = by, true
 		}
 	}
 	for name, by := range undecided {

@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/server"

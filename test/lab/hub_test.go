@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"orrery.dev/orrery/internal/lab"
 	"orrery.dev/orrery/test/lab/site"
@@ -54,7 +53,11 @@ func TestClusterObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Eventually("a Cluster with credentials is refused", func(context.Context) error {
-		if _, err := s.Hubctl(hub, string(content), "apply", "-f", "-"); err == nil || !strings.Contains(err.Error(), "secretRef") {
+		_, err := s.Hubctl(hub, string(content), "apply", "-f", "-")
+		if err == nil {
+			t.Fatal("a Cluster with credentials was accepted")
+		}
+		if !strings.Contains(err.Error(), "secretRef") {
 			return fmt.Errorf("the answer is %w", err)
 		}
 		return nil
