@@ -144,9 +144,9 @@ func TestKilledLabIsRemoved(t *testing.T) {
 	}
 }
 
-// TestLinksOfADeadLab: a link with a name of a new lab is one of a dead lab, which the kernel has not
-// removed yet, because a process is still in the network namespace at its other end. The new lab
-// removes it.
+// TestLinksOfADeadLab: a link with a name of a new lab is one of a dead lab, which the kernel has
+// not removed yet, because a process is still in the network namespace at its other end. The new
+// lab removes it.
 func TestLinksOfADeadLab(t *testing.T) {
 	holder := exec.Command("sleep", "infinity")
 	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}

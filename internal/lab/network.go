@@ -133,9 +133,9 @@ func (n *network) disconnect(link string) {
 	_ = run(context.Background(), "ip", "link", "delete", link)
 }
 
-// removeLinks removes the bridge of a lab and the links of its hosts and clients. The kernel removes
-// a link with the network namespace at its other end, but some time later: until then a lab with the
-// same number cannot create a link with that name.
+// removeLinks removes the bridge of a lab and the links of its hosts and clients. The kernel
+// removes a link with the network namespace at its other end, but some time later: until then a
+// lab with the same number cannot create a link with that name.
 func removeLinks(ctx context.Context, bridge string) error {
 	links, err := os.ReadDir("/sys/class/net")
 	if err != nil {

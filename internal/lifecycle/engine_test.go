@@ -68,8 +68,8 @@ func (l *lab) patiently() (end func()) {
 	return func() { l.engine.Settle = settle }
 }
 
-// hurried lets the control plane take half a minute to recover until end is called, in a run that is
-// refused because it does not recover.
+// hurried lets the control plane take half a minute to recover until end is called, in a run that
+// is refused because it does not recover.
 func (l *lab) hurried() (end func()) {
 	settle := l.engine.Settle
 	l.engine.Settle = 30 * time.Second
