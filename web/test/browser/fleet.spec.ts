@@ -55,7 +55,10 @@ test("an unreachable cluster is grey with the time, and its rows are never shown
   const server = pid("pine-apiserver")
   process.kill(server, "SIGSTOP")
   try {
-    await tile.and(fleet.page.locator("[data-tone=unknown]")).filter({ hasText: /Unreachable \d+[sm]/ }).waitFor()
+    await tile
+      .and(fleet.page.locator("[data-tone=unknown]"))
+      .filter({ hasText: /Unreachable \d+[sm]/ })
+      .waitFor()
     expect(await tile.count()).toBe(1)
     // Its rows stay, and the page shows that they are not current.
     await table.getByText("hello").first().waitFor()
