@@ -23,10 +23,23 @@ async function again(v: Visit): Promise<void> {
   const button = v.page.getByRole("button", { name: "Try again" }).first()
   const missing = async () => {
     if (await button.isVisible()) await button.click({ timeout: 500 }).catch(() => {})
-    await settled(v.page)
+    // If another request is missing by then, the button is there again.
+    await v.page.locator(".skeleton").first().waitFor({ state: "detached", timeout: 20_000 })
     return v.page.getByText(unanswered).count()
   }
   await expect.poll(missing, { timeout: 180_000 }).toBe(0)
+}
+
+/**
+ * Lets requests fail until the returned function is called. The route stays until the end of the
+ * test: a request that begins while a route is removed may never be answered.
+ */
+async function failing(v: Visit, requests: string | RegExp): Promise<() => void> {
+  let fails = true
+  await v.page.route(requests, (route) => (fails ? route.abort() : route.continue()).catch(() => {}))
+  return () => {
+    fails = false
+  }
 }
 
 let v: Visit
@@ -41,22 +54,22 @@ const coded = [...Object.entries(pages).filter(([, path]) => !path.includes("?")
 
 describe("a page", () => {
   test.each(asking)("shows that requests fail, and continues when they are answered: %s", async (_, path) => {
-    await v.page.route(answers, (route) => route.abort())
+    const heal = await failing(v, answers)
     await v.go(path)
     await v.page.getByText(unanswered).first().waitFor()
     await v.page.locator(".skeleton").first().waitFor({ state: "detached" })
-    await v.page.unroute(answers)
+    heal()
     await again(v)
   })
 
   test.each(coded)("shows that its code does not load, and reloads it: %s", async (_, path) => {
     await v.go(path === pages.join ? "/changes" : "/join")
     await settled(v.page)
-    await v.page.route(code, (route) => route.abort())
+    const heal = await failing(v, code)
     await follow(v, path)
     const broken = v.page.getByRole("alert").filter({ hasText: "This page broke" })
     await broken.first().waitFor()
-    await v.page.unroute(code)
+    heal()
     await broken.first().getByRole("button", { name: "Reload" }).click()
     await broken.waitFor({ state: "detached" })
     await settled(v.page)
@@ -68,11 +81,11 @@ test.each([
   ["history", /history=true/],
   ["logs", /\/pods\?/],
 ])("the tab %s shows that its content cannot be requested", async (tab, question) => {
-  await v.page.route(question, (route) => route.abort())
+  const heal = await failing(v, question)
   await v.go(`/object?cluster=oak&of=${demo.of}&tab=${tab}`)
   await v.page.getByText(unanswered).first().waitFor()
   await settled(v.page)
-  await v.page.unroute(question)
+  heal()
   await again(v)
 })
 
