@@ -13,6 +13,7 @@ web=
 if web/build.sh --node; then
   web=yes
   web/build.sh
+  web/build.sh --install # a page that is kept needs no packages, and its tests do
   # The console's page: its pure parts, texts, licences and sizes.
   phase "unit tests of the page" bash -c 'cd web && node_modules/.bin/vitest run --reporter dot' || code=$?
 else
