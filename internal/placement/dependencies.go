@@ -326,9 +326,9 @@ func (d *dependencyIndex) priority(t binding.Template) (highest int32, needed bo
 // terms it may return only one, see dependencyIndex.who. It is nil if the object o of the template
 // may not be placed. b is the binding of k; nil: there is none.
 //
-// A binding that an earlier version of the hub wrote lists no dependencies until it is decided
-// again. If spec.requiredBy of b names such a binding, the result includes it, and again is true: k
-// must be decided again later.
+// The result includes bindings in spec.requiredBy of b that the index lacks: those that list k,
+// and those of an earlier version of the hub, which list nothing until they are decided. In both
+// cases again is true: k must be decided again later.
 func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (found []Dependent, again bool) {
 	if !policy.Placeable(o) {
 		return nil, false

@@ -24,7 +24,6 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/hub"
-	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -188,15 +187,7 @@ func TestWritesOfAServer(t *testing.T) {
 	// The first start. Events are written for the join and for what is placed.
 	server := startReplica(t, target)
 	ready := server.readyAt(t)
-	system := api.Object(t, "v1", "Namespace", "", "kube-system")
-	testenv.Eventually(t, "oak joins", testenv.Patience, func() error {
-		_, err := member.Join(t.Context(), hubClient, member.JoinOptions{Name: "oak", Kubeconfig: oak.Kubeconfig(), HubID: string(system.GetUID())})
-		refused, ok := errors.AsType[*member.JoinError](err)
-		if err != nil && (!ok || refused.Reason != clusterv1alpha1.ReasonUnreachable && refused.Reason != member.ReasonNotConfirmed) {
-			t.Fatal(err)
-		}
-		return err // it did not answer in time
-	})
+	joins(t, api, hubClient, oak)
 	api.Apply(t, everywhere(ns))
 	api.Apply(t, pair(ns, "first"))
 	settled("first")

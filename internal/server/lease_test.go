@@ -289,6 +289,20 @@ func takenOver(t *testing.T, api *testenv.API, old, next *replica, was string, g
 	}
 }
 
+// joins makes a member join the hub, and tries again while the member does not answer in time.
+func joins(t *testing.T, api *testenv.API, hubClient client.Client, m *testenv.Member) {
+	t.Helper()
+	system := api.Object(t, "v1", "Namespace", "", "kube-system")
+	testenv.Eventually(t, m.Name+" joins", testenv.Patience, func() error {
+		_, err := member.Join(t.Context(), hubClient, member.JoinOptions{Name: m.Name, Kubeconfig: m.Kubeconfig(), HubID: string(system.GetUID())})
+		refused, ok := errors.AsType[*member.JoinError](err)
+		if err != nil && (!ok || refused.Reason != clusterv1alpha1.ReasonUnreachable && refused.Reason != member.ReasonNotConfirmed) {
+			t.Fatal(err)
+		}
+		return err
+	})
+}
+
 // changesOfLease returns the writes with which a server took, renewed and gave up the Lease, if
 // they are known to be applied.
 func changesOfLease(r *replica) []testenv.Write {
@@ -339,15 +353,7 @@ func TestTwoServersOnOneHub(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	system := api.Object(t, "v1", "Namespace", "", "kube-system")
-	testenv.Eventually(t, "oak joins", testenv.Patience, func() error {
-		_, err := member.Join(t.Context(), join, member.JoinOptions{Name: "oak", Kubeconfig: oak.Kubeconfig(), HubID: string(system.GetUID())})
-		refused, ok := errors.AsType[*member.JoinError](err)
-		if err != nil && (!ok || refused.Reason != clusterv1alpha1.ReasonUnreachable && refused.Reason != member.ReasonNotConfirmed) {
-			t.Fatal(err)
-		}
-		return err // it did not answer in time
-	})
+	joins(t, api, join, oak)
 	const count = 40
 	placed := func(value string) {
 		t.Helper()

@@ -44,7 +44,8 @@ test("the documented special page compiles, and is first on the page of its kind
     const asset = pathname.startsWith("/console/assets/")
     const response = asset ? undefined : await route.fetch()
     const nonce = /'nonce-([^']+)'/.exec(response?.headers()["content-security-policy"] ?? "")?.[1] ?? ""
-    // A file that is requested when the test is over is gone with the folder. Without a file the page shows nothing.
+    // A file that is requested when the test is over is gone with the folder. During the test a
+    // missing file makes the page show nothing.
     if (asset) await route.fulfill({ path: folder + pathname.replace("/console", "/dist") }).catch(() => route.abort().catch(() => {}))
     else if (nonce) await route.fulfill({ response, body: (await readFile(`${folder}/dist/index.html`, "utf8")).replaceAll("__CSP_NONCE__", nonce) })
     else await route.fulfill({ response })
