@@ -3,10 +3,10 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -340,33 +340,19 @@ func Program(ctx context.Context, path string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "/usr/bin/env", append([]string{path}, args...)...)
 }
 
-// kubeDigest makes Go's cache of a test's result depend on the content of bin/orrery-kube.
-// hack/digests.sh sets the variable to its digest.
-func kubeDigest() { _ = os.Getenv("ORRERY_KUBE_DIGEST") }
+// kubeDigest makes Go's cache of a test's result depend on the content of bin/orrery-kube. It
+// returns the path that hack/digests.sh gives to that content; "": it did not run.
+func kubeDigest() string { return os.Getenv("ORRERY_KUBE") }
 
-// KubeBinary returns the path of the multicall binary of the Kubernetes components. This is the
-// path of a symbolic link outside of the project. Go's cache of a test's result records path, size
-// and time of a program in the project that the test starts. The result would not serve another
-// checkout.
+// KubeBinary returns the path of the multicall binary of the Kubernetes components.
+//
+// If a test starts a program of the project, Go's cache of its result records path, size and time of
+// that file, and the result would not serve another checkout. A symbolic link does not help: Go
+// resolves it. So hack/digests.sh keeps the program outside of the project, in a directory named by
+// the digest of its content.
 func KubeBinary() string {
-	kubeDigest()
-	return kubeLink()
+	return cmp.Or(kubeDigest(), filepath.Join(Root(), "bin", "orrery-kube"))
 }
-
-// kubeLink creates the symbolic link to bin/orrery-kube, whose name depends on the path of the
-// project, and returns its path.
-var kubeLink = sync.OnceValue(func() string {
-	binary := filepath.Join(Root(), "bin", "orrery-kube")
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("orrery-kube-%08x", crc32.ChecksumIEEE([]byte(binary))))
-	link := filepath.Join(dir, "orrery-kube")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		panic(err)
-	}
-	if err := os.Symlink(binary, link); err != nil && !errors.Is(err, fs.ErrExist) {
-		panic(err)
-	}
-	return link
-})
 
 // Root returns the directory of the project: the closest parent of the working directory, or that
 // itself, with a go.mod. It panics if there is none.
