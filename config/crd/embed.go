@@ -16,4 +16,4 @@ const SchemaVersionAnnotation = "orrery.dev/schema-version"
 // SchemaVersion increases with every change of a schema. A write with an older schema drops
 // fields that it does not have, so a server does not replace definitions of a newer
 // SchemaVersion.
-const SchemaVersion = 16
+const SchemaVersion = 17

@@ -106,7 +106,8 @@ func Want(s *Snapshot, renders *render.Cache, standard *podsecurity.Standard) Wa
 		Intent: s.intent(), Decided: s.decided(), Source: s.Source,
 		PolicyUnread: s.intent() == Remove && s.Preserved == presence.Unknown,
 		Object:       Object{Resource: s.API.GroupVersionResource(), Namespace: b.Namespace, Name: b.Spec.Resource.Name},
-		Keeps:        s.State != presence.Absent && (followingClaim(b) || binding.RequiredByOrphans(b, cluster)),
+		Keeps: s.State != presence.Absent && (followingClaim(b) || binding.RequiredByOrphans(b, cluster)) ||
+			purged(b, cluster) == policyv1alpha1.PurgeNever,
 	}
 	w.Suspended, w.SuspendedMessage = s.suspended()
 	replicas := s.replicas()
@@ -235,6 +236,9 @@ func (s *Snapshot) moves() bool {
 	case Place:
 		return s.Copy.Replicas > share && (len(s.Binding.Spec.GracefulEvictionTasks) > 0 || s.Unclaimed > 0)
 	case Vacate:
+		if mode := purged(s.Binding, s.Cluster.Name); mode == policyv1alpha1.PurgeDirectly || mode == policyv1alpha1.PurgeNever {
+			return false // the copy waits for no replacement
+		}
 		return s.Unclaimed > 0 || evictedFrom(s.Binding, s.Cluster.Name)
 	case Remove, Leave:
 	}
@@ -257,6 +261,9 @@ func (s *Snapshot) replicas() *Replicas {
 	}
 	r := &Replicas{Has: s.Copy.Replicas, Keeps: share, Counted: true}
 	if !s.moves() {
+		if r.Held = vacates && s.Needed && purged(b, s.Cluster.Name) != policyv1alpha1.PurgeNever; r.Held {
+			r.Keeps = r.Has
+		}
 		return r
 	}
 	stay := Release(s.Placements, s.Asked)[s.Cluster.Name]
@@ -277,6 +284,17 @@ func (s *Snapshot) replicas() *Replicas {
 // evictedFrom reports whether an eviction task moves replicas of a binding out of a cluster.
 func evictedFrom(b *workv1alpha2.ResourceBinding, cluster string) bool {
 	return slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
+}
+
+// purged returns the purge mode of the eviction of a binding from a cluster; "" if it is not
+// evicted, or its replicas only move.
+func purged(b *workv1alpha2.ResourceBinding, cluster string) policyv1alpha1.PurgeMode {
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		if t.FromCluster == cluster {
+			return t.PurgeMode
+		}
+	}
+	return ""
 }
 
 // foreign returns what may be done with an unmanaged object in the place of the copy: TakeOver if

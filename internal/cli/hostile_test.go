@@ -256,6 +256,8 @@ func (h *hostileHub) answer(r *http.Request) any {
 		return filled[fleetv1alpha1.ObjectHistory](h.filler)
 	case path == fleetv1alpha1.PlacementsPath:
 		return filled[fleetv1alpha1.PlacementExplanation](h.filler)
+	case path == fleetv1alpha1.PlacementReviewsPath:
+		return filled[fleetv1alpha1.PlacementReview](h.filler)
 	case path == fleetv1alpha1.ConsoleLinksPath:
 		return filled[fleetv1alpha1.ConsoleLink](h.filler)
 	case below == "fleet" && path == "/search":
@@ -447,7 +449,11 @@ var hostileRuns = map[string]struct {
 	"attach":               {runs: [][]string{{"x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}}},
 	"cordon":               {runs: [][]string{{"elm", "--kubeconfig=HUB"}, {"--all", "--kubeconfig=HUB"}}},
 	"uncordon":             {runs: [][]string{{"elm", "--kubeconfig=HUB"}}},
-	"taint":                {runs: [][]string{{"cluster", "elm", "a=b:NoSchedule", "--kubeconfig=HUB"}, {"cluster", "elm", "a-", "--kubeconfig=HUB"}}},
+	"taint":                {runs: [][]string{{"cluster", "elm", "a=b:NoSchedule", "--kubeconfig=HUB"}, {"cluster", "elm", "a=b:NoExecute", "--dry-run=server", "--kubeconfig=HUB"}, {"cluster", "elm", "a-", "--kubeconfig=HUB"}}},
+	"failover":             {exempt: "it prints its help"},
+	"failover status":      {runs: [][]string{{"--kubeconfig=HUB"}, {"-o", "wide", "--kubeconfig=HUB"}, {"-o", "json", "--kubeconfig=HUB"}}},
+	"failover pause":       {runs: [][]string{{"--kubeconfig=HUB"}, {"--reason=x", "--kubeconfig=HUB"}}},
+	"failover resume":      {runs: [][]string{{"--kubeconfig=HUB"}}},
 	"promote":              {runs: [][]string{{"cm/x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}, {"deploy/x", "-n", "shop", "--kubeconfig=HUB"}}},
 	"rebalance":            {runs: [][]string{{"cm/x", "-n", "shop", "--kubeconfig=HUB"}}},
 	"rerun":                {runs: [][]string{{"job/x", "-n", "shop", "--timeout=1ms", "--kubeconfig=HUB"}}},

@@ -2,21 +2,28 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // cordoned is the taint of a cluster that "orrery cordon" sets, so that the cluster gets no new
@@ -35,6 +42,7 @@ type tainting struct {
 	removed          []corev1.Taint // with Effect "": all taints with the key
 	already, did     string         // messages for a cluster without and with a change
 	mayLack          bool           // a taint to remove may be absent
+	previews         bool           // --dry-run=server prints what would move
 }
 
 func (t *tainting) add(cmd *cobra.Command) {
@@ -77,17 +85,23 @@ func newUncordon(s streams) *cobra.Command {
 }
 
 func newTaint(s streams) *cobra.Command {
-	t := &tainting{streams: s, did: "tainted", already: "unchanged"}
+	t := &tainting{streams: s, did: "tainted", already: "unchanged", previews: true}
 	cmd := &cobra.Command{
 		Use:   "taint cluster NAME ... KEY[=VALUE]:EFFECT ... KEY[:EFFECT]- ...",
 		Short: "Add and remove taints of clusters",
 		Long: `Set taints of clusters, and take away those that end with a minus: KEY- of every effect. Taints
 keep objects out whose policy does not tolerate them, as those of nodes keep pods out.
 
-Effects are NoSchedule, NoExecute and PreferNoSchedule. NoExecute keeps new objects out as NoSchedule
-does: what is placed already is not evicted. PreferNoSchedule is kept, and of no effect.`,
+Effects are NoSchedule, NoExecute and PreferNoSchedule. NoExecute keeps new objects out, and evicts those
+that are placed there: at once if their policy does not tolerate the taint, or when its tolerationSeconds
+are over. Evictions begin at a limited rate, and move objects without loss unless the policy has another
+purgeMode; "orrery failover status" shows them. PreferNoSchedule is stored, without effect.
+
+With --dry-run=server the command changes nothing and prints which objects would move when their
+tolerations are over. You then need the right to create placementreviews, too.`,
 		Example: `  orrery taint cluster oak maintenance=disk:NoSchedule
   orrery taint cluster oak maintenance-
+  orrery taint cluster oak maintenance=disk:NoExecute --dry-run=server
   orrery taint clusters --selector env=test gpu:NoSchedule --overwrite`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
@@ -244,9 +258,14 @@ func (t *tainting) run(cmd *cobra.Command, names []string) error {
 			return say(t.err, "No resources found\n")
 		}
 	}
+	if t.previews && t.dryRun == "server" && len(names) > 1 {
+		if err := say(t.err, "each preview supposes that the taints of only this one cluster change\n"); err != nil {
+			return err
+		}
+	}
 	var failed []error
 	for _, name := range names {
-		changed, err := t.taint(ctx, c, name)
+		taints, changed, err := t.taint(ctx, c, name)
 		if err != nil {
 			failed = append(failed, err)
 			continue
@@ -260,23 +279,141 @@ func (t *tainting) run(cmd *cobra.Command, names []string) error {
 		if err := say(t.out, "cluster/%s %s\n", name, did); err != nil {
 			return err
 		}
+		if !t.previews || !changed || t.dryRun != "server" {
+			continue
+		}
+		status, err := h.movesByTaints(ctx, name, taints)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("cluster %s: preview what would move: %w", name, err))
+			continue
+		}
+		if err := printMoves(t.out, status); err != nil {
+			return err
+		}
 	}
 	return errors.Join(failed...)
 }
 
-// taint changes the taints of one Cluster on the hub, and reports whether a change was necessary.
-// With --dry-run=client it changes nothing; with --dry-run=server the hub only checks the change.
-// If another client changes the Cluster meanwhile, it tries again a few times.
-func (t *tainting) taint(ctx context.Context, c client.Client, name string) (changed bool, err error) {
+// movesByTaints requests what would move if a cluster had these taints, and no others. It changes
+// nothing. An error of the hub is returned as its Status.
+func (h *hubAPI) movesByTaints(ctx context.Context, cluster string, taints []corev1.Taint) (*fleetv1alpha1.PlacementReviewStatus, error) {
+	asJSON := dynamic.ConfigFor(h.config)
+	asJSON.GroupVersion = &schema.GroupVersion{}
+	c, err := rest.UnversionedRESTClientFor(asJSON)
+	if err != nil {
+		return nil, fmt.Errorf("reach the hub at %s (from %s): %w", h.config.Host, h.path, err)
+	}
+	// Without taints the list is empty and not nil, because nil means that the taints do not change.
+	change := fleetv1alpha1.SupposedCluster{Name: cluster, Taints: append([]corev1.Taint{}, taints...)}
+	body, err := json.Marshal(map[string]any{"spec": map[string]any{"moves": fleetv1alpha1.SupposedChange{Cluster: &change}}})
+	if err != nil {
+		return nil, fmt.Errorf("encode the review: %w", err)
+	}
+	answered, err := c.Post().AbsPath(fleetv1alpha1.PlacementReviewsPath).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Raw()
+	if err != nil {
+		return nil, refusalIn(answered, err)
+	}
+	var review fleetv1alpha1.PlacementReview
+	if err := json.Unmarshal(answered, &review); err != nil {
+		return nil, fmt.Errorf("read the hub's answer: %w", err)
+	}
+	if review.Status == nil {
+		return nil, errors.New("read the hub's answer: it has no status")
+	}
+	return review.Status, nil
+}
+
+// printMoves prints what a change of taints would move, one object a line, below the line about the
+// cluster.
+func printMoves(w io.Writer, status *fleetv1alpha1.PlacementReviewStatus) error {
+	m := status.Moves
+	if m == nil {
+		return say(w, "  what would move is unknown: %s\n", status.Message)
+	}
+	var out strings.Builder
+	// writing to memory does not fail
+	p := func(format string, args ...any) { _ = say(&out, format, args...) }
+	if m.Moving == 0 && m.Exact {
+		p("  no object would move\n")
+	} else {
+		p("  %d of %d objects would move:\n", m.Moving, m.Looked)
+	}
+	for i := range m.Items {
+		p("  - %s\n", moveText(&m.Items[i]))
+	}
+	if more := m.Moving - len(m.Items) - m.Hidden; more > 0 {
+		p("  - and %d more\n", more)
+	}
+	if m.Hidden > 0 {
+		p("  - and %d that you may not see\n", m.Hidden)
+	}
+	if !m.Exact {
+		p("  more objects may move: the hub does not know all of them yet, or its time was over\n")
+	}
+	return say(w, "%s", neutral.Trusted(out.String()))
+}
+
+// moveText returns what would happen to an object, as in "Deployment shop/web: leaves oak (2
+// replicas) once as much is available elsewhere, goes to elm (2 replicas)".
+func moveText(m *fleetv1alpha1.PlacementMove) string {
+	share := func(s *fleetv1alpha1.MovedShare) string {
+		switch {
+		case s.Replicas == nil:
+			return ""
+		case *s.Replicas == 1:
+			return " (1 replica)"
+		}
+		return fmt.Sprintf(" (%d replicas)", *s.Replicas)
+	}
+	var parts []string
+	for _, c := range m.Clusters {
+		switch {
+		case c.From == nil && c.To == nil:
+		case c.From == nil:
+			parts = append(parts, "goes to "+c.Name+share(c.To))
+		case c.To == nil && c.Stays:
+			parts = append(parts, "leaves "+c.Name+share(c.From)+" once as much is available elsewhere")
+		case c.To == nil && c.Unmanaged:
+			parts = append(parts, "leaves "+c.Name+share(c.From)+" and a copy without Orrery's marks there")
+		case c.To == nil:
+			parts = append(parts, "leaves "+c.Name+share(c.From))
+		case c.From.Replicas != nil && c.To.Replicas != nil:
+			parts = append(parts, fmt.Sprintf("has %d replicas in %s instead of %d", *c.To.Replicas, c.Name, *c.From.Replicas))
+		default:
+			parts = append(parts, "changes in "+c.Name)
+		}
+	}
+	if m.Hidden > 0 {
+		parts = append(parts, fmt.Sprintf("changes in %d clusters that you may not see", m.Hidden))
+	}
+	if m.AtOnce {
+		parts = append(parts, "is in no cluster then")
+	}
+	if m.Later {
+		parts = append(parts, "after its next change, because its policy is Lazy")
+	}
+	name := m.Of.Kind + " " + m.Of.Name
+	if m.Of.Namespace != "" {
+		name = m.Of.Kind + " " + m.Of.Namespace + "/" + m.Of.Name
+	}
+	return name + ": " + strings.Join(parts, ", ")
+}
+
+// taint changes the taints of one Cluster on the hub. It returns the changed taints, and whether a
+// change was necessary. With --dry-run=client it changes nothing; with --dry-run=server
+// the hub only checks the change. If another client changes the Cluster meanwhile, it tries again a
+// few times.
+func (t *tainting) taint(ctx context.Context, c client.Client, name string) (taints []corev1.Taint, changed bool, err error) {
 	try := func() error {
 		var cluster clusterv1alpha1.Cluster
 		if err := c.Get(ctx, types.NamespacedName{Name: name}, &cluster); err != nil {
 			return err
 		}
 		before := cluster.DeepCopy()
-		if cluster.Spec.Taints, changed, err = t.change(cluster.Spec.Taints, metav1.Now()); err != nil {
+		if taints, changed, err = t.change(cluster.Spec.Taints, metav1.Now()); err != nil {
 			return fmt.Errorf("cluster %s: %w", name, err)
 		}
+		cluster.Spec.Taints = slices.Clone(taints)
 		if !changed || t.dryRun == "client" {
 			return nil
 		}
@@ -292,5 +429,5 @@ func (t *tainting) taint(ctx context.Context, c client.Client, name string) (cha
 		err = try()
 		return err
 	})
-	return changed, err
+	return taints, changed, err
 }

@@ -137,6 +137,11 @@ func printWhy(w io.Writer, e *fleetv1alpha1.PlacementExplanation, wide bool, now
 		}
 		return string(o.For) + " in " + strings.Join(o.Clusters, ", ") + ": " + o.Message
 	})
+	if d := e.Decision; d != nil {
+		printSection(&out, "Evictions that wait", waitsIn(d.Message), func(o waitingObject) string {
+			return fmt.Sprintf("%s in %s, because of taint %s: %s", o.Reason, o.Cluster, o.Taint, cmp.Or(o.Message, "-"))
+		})
+	}
 	printSection(&out, "Overruled", e.Lost, policyWithReason)
 	printSection(&out, "Near misses", e.Near, policyWithReason)
 	printSection(&out, "Overrides", e.Overrides, func(o fleetv1alpha1.ExplainedPolicy) string {

@@ -29,6 +29,12 @@ func TestWhy(t *testing.T) {
 		Of: fleetv1alpha1.ExplainedObject{Kind: "Namespace", Name: "shop"}, State: fleetv1alpha1.PlacementUnclaimed, Message: "no policy places it", Current: true,
 		Near: []fleetv1alpha1.ExplainedPolicy{{Kind: "ClusterPropagationPolicy", Name: "all", Reason: "resourceSelectors[0].name: matches only \"store\""}},
 	}
+	evicted := &fleetv1alpha1.PlacementExplanation{
+		Of: fleetv1alpha1.ExplainedObject{Kind: "ConfigMap", Namespace: "shop", Name: "web"}, State: fleetv1alpha1.PlacementPlaced, Message: "it is placed in 1 cluster", Current: true,
+		Decision: &fleetv1alpha1.ExplainedDecision{
+			Time: metav1.NewMicroTime(now.Add(-time.Minute)), Current: true, Message: "1 of 2 clusters; to leave oak because of taint a=b:NoExecute, waits: NoReplacement (no other cluster fits)",
+		},
+	}
 	for name, c := range map[string]struct {
 		explanation *fleetv1alpha1.PlacementExplanation
 		wide        bool
@@ -48,6 +54,12 @@ Waits for
 
 Overruled
   ClusterPropagationPolicy all: overruled by PropagationPolicy shop/web (its priority 5 is higher than 0)
+`},
+		"EvictionWaits": {evicted, false, `ConfigMap shop/web: it is placed in 1 cluster.
+Decided 60s ago, for the current object and policy.
+
+Evictions that wait
+  NoReplacement in oak, because of taint a=b:NoExecute: no other cluster fits
 `},
 		"Unclaimed": {unclaimed, false, `Namespace shop: no policy places it.
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,6 +122,16 @@ func TestExplain(t *testing.T) {
 			f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "ash"}}
 			f.waiting = []string{"ash"}
 		}, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Availability [ash]"}},
+		"Evicted": {func(f *facts) {
+			taint := workv1alpha2.GracefulEvictionTask{Reason: workv1alpha2.ReasonTaintUntolerated, Message: "taint a:NoExecute"}
+			for cluster, purge := range map[string]policyv1alpha1.PurgeMode{
+				"ash": policyv1alpha1.PurgeGracefully, "birch": policyv1alpha1.PurgeDirectly, "pine": policyv1alpha1.PurgeGracefully, "yew": policyv1alpha1.PurgeNever,
+			} {
+				taint.FromCluster, taint.PurgeMode = cluster, purge
+				f.binding.Spec.GracefulEvictionTasks = append(f.binding.Spec.GracefulEvictionTasks, taint)
+			}
+			f.waiting = []string{"birch", "elm"}
+		}, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Availability [ash pine]", "Availability [birch]", "Availability [yew]", "Availability [elm]"}},
 		"Refused": {func(f *facts) {
 			f.results["oak"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonRejected, Message: "no", Current: true}
 			f.results["elm"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonClusterUnreachable, Message: "the cluster cannot be reached", Current: true}
@@ -271,6 +282,59 @@ func TestHiddenIsAbsent(t *testing.T) {
 	}
 	if all := said("pine", true, visibility{everything: true, sees: func(string) bool { return true }}); !strings.Contains(all, "ClusterAccess shop lets") {
 		t.Errorf("who sees all is not told why: %s", all)
+	}
+}
+
+// TestMovesOfAnEviction: an old copy that goes at once does not count as one that stays. One that
+// stays for ever does not wait for other clusters.
+func TestMovesOfAnEviction(t *testing.T) {
+	for purge, want := range map[policyv1alpha1.PurgeMode]struct{ stays, unmanaged, atOnce bool }{
+		"": {stays: true}, policyv1alpha1.PurgeGracefully: {stays: true}, policyv1alpha1.PurgeNever: {unmanaged: true}, policyv1alpha1.PurgeDirectly: {atOnce: true},
+	} {
+		f := someFacts()
+		after := f.binding.Spec.DeepCopy()
+		after.Clusters, after.GracefulEvictionTasks = nil, []workv1alpha2.GracefulEvictionTask{{FromCluster: "elm", PurgeMode: purge}, {FromCluster: "oak", PurgeMode: purge}}
+		move := moving(placement.Move{Object: f.object, Before: f.binding, After: after}, f.visibility)
+		if len(move.Clusters) != 2 || move.AtOnce != want.atOnce {
+			t.Errorf("%q: %+v", purge, move)
+		}
+		for _, c := range move.Clusters {
+			if c.Stays != want.stays || c.Unmanaged != want.unmanaged {
+				t.Errorf("%q: %+v", purge, c)
+			}
+		}
+	}
+}
+
+// TestSupposedClusterIsOneChange: a review of a cluster with no change, or with several, is
+// invalid. An empty list of taints is a change.
+func TestSupposedClusterIsOneChange(t *testing.T) {
+	refused := errors.New("refused")
+	may := Authorize(func(context.Context, authorizationv1.ResourceAttributes) error { return refused })
+	taints := []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}
+	for name, c := range map[string]struct {
+		supposed fleetv1alpha1.SupposedCluster
+		valid    bool
+		tainted  bool
+	}{
+		"Nothing":         {fleetv1alpha1.SupposedCluster{}, false, false},
+		"Leaves":          {fleetv1alpha1.SupposedCluster{Leaves: true}, true, false},
+		"NoLabels":        {fleetv1alpha1.SupposedCluster{Labels: map[string]string{}}, true, false},
+		"Taints":          {fleetv1alpha1.SupposedCluster{Taints: taints}, true, true},
+		"NoTaints":        {fleetv1alpha1.SupposedCluster{Taints: []corev1.Taint{}}, true, true},
+		"LabelsAndTaints": {fleetv1alpha1.SupposedCluster{Labels: map[string]string{}, Taints: taints}, false, true},
+		"LeavesAndTaints": {fleetv1alpha1.SupposedCluster{Leaves: true, Taints: taints}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.supposed.Name = "oak"
+			what, err := (&Explainer{}).supposeCluster(t.Context(), may, &c.supposed)
+			if apierrors.IsBadRequest(err) == c.valid || c.valid && !errors.Is(err, refused) {
+				t.Errorf("error %v", err)
+			}
+			if what.Tainted != c.tainted || len(what.Taints) != len(c.supposed.Taints) {
+				t.Errorf("%+v", what)
+			}
+		})
 	}
 }
 

@@ -124,12 +124,13 @@ func (e *Explainer) supposePolicy(ctx context.Context, may Authorize, s *fleetv1
 }
 
 // supposeCluster returns the change of the cluster that s names: the cluster leaves, or gets the
-// labels in s. The caller needs the right to make the change, else the error is Forbidden. The
-// error is BadRequest if s has both changes or neither, and NotFound for an unknown cluster.
+// labels or the taints in s. The caller needs the right to make the change, else the error is
+// Forbidden. The error is BadRequest unless s has exactly one of these changes, and NotFound for an
+// unknown cluster.
 func (e *Explainer) supposeCluster(ctx context.Context, may Authorize, s *fleetv1alpha1.SupposedCluster) (placement.Supposition, error) {
-	what := placement.Supposition{Cluster: s.Name, Leaves: s.Leaves, Labels: s.Labels}
-	if s.Leaves == (s.Labels != nil) {
-		return what, apierrors.NewBadRequest("spec.moves.cluster: set exactly one of the fields leaves and labels")
+	what := placement.Supposition{Cluster: s.Name, Leaves: s.Leaves, Labels: s.Labels, Tainted: s.Taints != nil, Taints: s.Taints}
+	if s.Changes() != 1 {
+		return what, apierrors.NewBadRequest("spec.moves.cluster: set exactly one of the fields leaves, labels and taints")
 	}
 	verbs := []string{"update", "patch"}
 	if s.Leaves {
@@ -290,12 +291,22 @@ func moving(m placement.Move, v visibility) fleetv1alpha1.PlacementMove {
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		c := *all[name]
-		c.Stays = slices.ContainsFunc(after.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == name })
+		if i := slices.IndexFunc(after.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == name }); i >= 0 {
+			purge := after.GracefulEvictionTasks[i].PurgeMode
+			c.Unmanaged = purge == policyv1alpha1.PurgeNever
+			c.Stays = !c.Unmanaged && purge != policyv1alpha1.PurgeDirectly
+		}
 		if !equality.Semantic.DeepEqual(c.From, c.To) && seen.cluster(name) {
 			move.Clusters = append(move.Clusters, c)
 		}
 	}
-	move.AtOnce = had > 0 && len(after.Clusters) == 0 && len(after.GracefulEvictionTasks) == 0
+	move.AtOnce = had > 0 && len(after.Clusters) == 0 && !slices.ContainsFunc(after.GracefulEvictionTasks, stays)
 	move.Hidden, move.Message = len(seen.hidden), seen.message(m.Outcome.Message)
 	return move
+}
+
+// stays reports whether the old copy stays in the cluster of a task when the move begins, for a
+// while or for ever.
+func stays(t workv1alpha2.GracefulEvictionTask) bool {
+	return t.PurgeMode != policyv1alpha1.PurgeDirectly
 }

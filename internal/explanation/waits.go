@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/placement"
@@ -106,16 +107,52 @@ func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string
 	if len(f.missing) > 0 {
 		add(fleetv1alpha1.WaitOverride, "nothing is changed in clusters until these override policies exist: "+strings.Join(f.missing, ", "))
 	}
-	var moving []string
-	for _, t := range b.Spec.GracefulEvictionTasks {
-		moving = append(moving, t.FromCluster)
-	}
-	moving = append(moving, f.waiting...)
-	slices.Sort(moving)
-	if moving = seen.clusters(slices.Compact(moving)); len(moving) > 0 {
-		add(fleetv1alpha1.WaitAvailability, "old copies keep running until the new ones are ready", moving...)
-	}
+	f.waitsLeaving(add, seen)
 	f.waitsApply(add, seen)
+}
+
+// keepsRunning says what happens to old copies while their replicas move to other clusters.
+const keepsRunning = "old copies keep running until the new ones are ready"
+
+// waitsLeaving calls add for the clusters that the object leaves, with what becomes of its old copy
+// there. Clusters with the same message share a call. Clusters that the caller does not see are
+// left out.
+func (f *facts) waitsLeaving(add func(fleetv1alpha1.WaitReason, string, ...string), seen *visibilityFilter) {
+	moving := map[string][]string{}
+	tasks := f.binding.Spec.GracefulEvictionTasks
+	for _, t := range tasks {
+		message := oldCopy(t)
+		moving[message] = append(moving[message], t.FromCluster)
+	}
+	for _, cluster := range f.waiting {
+		if !slices.ContainsFunc(tasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster }) {
+			moving[keepsRunning] = append(moving[keepsRunning], cluster)
+		}
+	}
+	for _, message := range slices.Sorted(maps.Keys(moving)) {
+		clusters := slices.Sorted(slices.Values(moving[message]))
+		if clusters = seen.clusters(slices.Compact(clusters)); len(clusters) > 0 {
+			add(fleetv1alpha1.WaitAvailability, message, clusters...)
+		}
+	}
+}
+
+// oldCopy says what becomes of the old copy in the cluster of a task. If a taint is the reason of
+// the task, it also names the taint.
+func oldCopy(t workv1alpha2.GracefulEvictionTask) string {
+	var text string
+	switch t.PurgeMode {
+	case policyv1alpha1.PurgeDirectly:
+		text = "the old copy goes at once, or as soon as the cluster answers"
+	case policyv1alpha1.PurgeNever:
+		text = "the old copy stays, and loses Orrery's marks as soon as the cluster answers"
+	default:
+		text = keepsRunning
+	}
+	if t.Reason != workv1alpha2.ReasonTaintUntolerated {
+		return text
+	}
+	return "it leaves because of " + cmp.Or(t.Message, "a taint") + "; " + text
 }
 
 // waitsApply calls add for the clusters of the binding that do not have the present manifest yet,

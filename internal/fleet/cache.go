@@ -22,15 +22,16 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/scheduler"
 )
 
 // Source provides the state of clusters that the hub does not store: whether they answer, what they
 // serve, and their free capacity. Members implements it.
 type Source interface {
-	// Contact reports whether a cluster answers, and which kinds it serves; nil: unknown. The result
-	// is false and nil if no cluster with that name and UID is connected.
-	Contact(cluster string, uid types.UID) (reachable bool, apis scheduler.APIs)
+	// Contact returns what is known of the contact with a cluster. It is the zero Contact if no
+	// cluster with that name and UID is connected.
+	Contact(cluster string, uid types.UID) Contact
 	// FreeCapacity returns a cluster's free capacity, which is immutable; nil while it is unknown.
 	// Until the capacity changes, the results are equal with ==.
 	FreeCapacity(cluster string) FreeCapacity
@@ -39,6 +40,14 @@ type Source interface {
 	// of a cluster changed. The source holds locks during measured, so measured must not call the
 	// source.
 	Subscribe(changed, measured func(cluster string))
+}
+
+// Contact is what this process knows of the contact with a cluster. The zero value stands for a
+// cluster that was not probed yet.
+type Contact struct {
+	member.Contact
+	// APIs are the kinds that the cluster serves; nil: unknown.
+	APIs scheduler.APIs
 }
 
 // FreeCapacity is the measured free capacity of a cluster, from which capacity that is taken can be
@@ -326,7 +335,11 @@ func (c *Cache) look(o *clusterv1alpha1.Cluster, before *Cluster) *Cluster {
 	if profile := o.Spec.Profile(); profile != clusterv1alpha1.AgentProfileAll {
 		after.Bounds = &scheduler.Bounds{Profile: string(profile), Namespaces: o.Spec.PlacementNamespaces()}
 	}
-	after.Reachable, after.APIs = c.source.Contact(o.Name, o.UID)
+	contact := c.source.Contact(o.Name, o.UID)
+	after.Reachable, after.Lost, after.Probed, after.Since, after.APIs = contact.Reachable, contact.Silent, contact.Probed, contact.Since, contact.APIs
+	if !member.Built(o) {
+		after.Probed = true // it has no API server that could be probed
+	}
 	if before != nil && before.UID == o.UID && before.FreeCapacity != nil {
 		after.FreeCapacity = before.FreeCapacity
 	} else {

@@ -13,6 +13,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/scheduler"
 )
@@ -51,8 +52,10 @@ type members struct {
 	changed, measured func(string)
 }
 
-func (m *members) Contact(string, types.UID) (bool, scheduler.APIs) { return !m.silent, m.apis }
-func (m *members) FreeCapacity(string) FreeCapacity                 { return m.capacity }
+func (m *members) Contact(string, types.UID) Contact {
+	return Contact{Contact: member.Contact{Reachable: !m.silent, Silent: m.silent, Probed: true}, APIs: m.apis}
+}
+func (m *members) FreeCapacity(string) FreeCapacity { return m.capacity }
 func (m *members) Subscribe(changed, measured func(cluster string)) {
 	m.changed, m.measured = changed, measured
 }

@@ -17,12 +17,12 @@ type Members struct {
 }
 
 // Contact implements Source.
-func (m Members) Contact(cluster string, uid types.UID) (bool, scheduler.APIs) {
+func (m Members) Contact(cluster string, uid types.UID) Contact {
 	c, ok := m.Registry.Member(cluster)
 	if !ok || c.Cluster().UID != uid {
-		return false, nil
+		return Contact{}
 	}
-	return c.Reachable(), served{c.APIs()}
+	return Contact{Contact: c.Contact(), APIs: served{c.APIs()}}
 }
 
 // FreeCapacity implements Source.

@@ -197,7 +197,7 @@ const (
 	// Taints means that the taints of the Cluster changed, or its Bounds: the namespaces in which the
 	// profile of the cluster's agent allows the hub to place objects.
 	Taints
-	// Reachability means that the cluster began or ceased to answer.
+	// Reachability means that the cluster began or ceased to answer, or was found not to answer.
 	Reachability
 	// APIs means that the APIs changed that the cluster serves.
 	APIs
@@ -232,10 +232,11 @@ func compare(before, after *Cluster) (what Aspect, same bool) {
 	set(Labels, !maps.Equal(before.Labels, after.Labels) || before.Provider != after.Provider ||
 		before.Region != after.Region || !slices.Equal(before.Zones, after.Zones))
 	set(Taints, !slices.EqualFunc(before.Taints, after.Taints, func(a, b corev1.Taint) bool {
-		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Effect, b.Effect)) == 0
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Effect, b.Effect)) == 0 && a.TimeAdded.Equal(b.TimeAdded)
 	}) || !before.Bounds.Equal(after.Bounds))
-	set(Reachability, before.Reachable != after.Reachable)
+	set(Reachability, before.Reachable != after.Reachable || before.Lost != after.Lost || before.Probed != after.Probed)
 	set(APIs, before.APIs != after.APIs)
 	set(Capacity, (before.FreeCapacity == nil) != (after.FreeCapacity == nil))
-	return what, what == 0 && before.Joined == after.Joined && before.Expected == after.Expected && before.FreeCapacity == after.FreeCapacity
+	return what, what == 0 && before.Joined == after.Joined && before.Expected == after.Expected && before.FreeCapacity == after.FreeCapacity &&
+		before.Since.Equal(after.Since)
 }

@@ -59,6 +59,7 @@ func newMenus() []menu {
 		{"policy.orrery.dev", "v1alpha1", "clusteraccesses", false, change, nil},
 		{"policy.orrery.dev", "v1alpha1", "clusteroverridepolicies", false, change, nil},
 		{"policy.orrery.dev", "v1alpha1", "clusterpropagationpolicies", false, change, nil},
+		{"policy.orrery.dev", "v1alpha1", "clustertaintpolicies", false, change, nil},
 		{"policy.orrery.dev", "v1alpha1", "overridepolicies", true, change, nil},
 		{"policy.orrery.dev", "v1alpha1", "propagationpolicies", true, change, nil},
 		{"work.orrery.dev", "v1alpha2", "clusterresourcebindings", false, see, nil},

@@ -40,6 +40,8 @@ const (
 type contact struct {
 	state   state
 	problem string // why it is silent
+	// untrusted is true if it is silent because the hub does not trust its certificate.
+	untrusted bool
 
 	// The following is set while the cluster answers.
 	proxied  bool     // the address is that of a hub's proxy, so it cannot be a member
@@ -206,7 +208,7 @@ func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 			return // the first message stays, because messages of one outage vary
 		}
 		changed = true
-		m.contact = contact{state: silent, problem: err.Error()}
+		m.contact = contact{state: silent, problem: err.Error(), untrusted: untrusted(err)}
 	})
 	if !changed {
 		return

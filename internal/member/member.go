@@ -41,6 +41,8 @@ type Member struct {
 	mirrored   bool             // the mirror reported Synced at least once
 	expiring   metav1.Condition // the condition for the hub's token; empty: none yet
 	since      time.Time
+	contacted  time.Time // Contact.Since
+	probed     bool      // Contact.Probed was true once
 	summarised time.Time // when the resource summary was last written
 }
 
@@ -148,6 +150,30 @@ func (m *Member) Lost() bool {
 	return m.lost()
 }
 
+// Contact is what this process knows of the contact with a cluster.
+type Contact struct {
+	// Reachable is the result of the method Reachable. Silent is true if the cluster does not answer.
+	// It is false for one that answers and rejects the hub's credentials, or that the hub has none
+	// for: that is no failure of the cluster.
+	Reachable, Silent bool
+	// Probed is false until the first result of the probes. It then stays true.
+	Probed bool
+	// Since is when Reachable or Silent last changed; zero: never.
+	Since time.Time
+}
+
+// Contact returns what is known of the contact with the cluster.
+func (m *Member) Contact() Contact {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return Contact{Reachable: m.reachable(), Silent: m.silent(), Probed: m.probed || m.reachable() || m.lost(), Since: m.contacted}
+}
+
+// silent is Contact.Silent for a caller that holds m.mu.
+func (m *Member) silent() bool {
+	return m.contact.state == silent && !m.contact.untrusted && m.connection.problem == nil
+}
+
 // lost is Lost for a caller that holds m.mu.
 func (m *Member) lost() bool {
 	if !m.cluster.DeletionTimestamp.IsZero() && (m.cluster.Status.ID == "" || emptied(m.cluster)) {
@@ -169,20 +195,25 @@ func (m *Member) current() *connection {
 }
 
 // update calls change while it holds m.mu. It notifies the subscribers afterwards if change changed
-// Reachable or Lost.
+// Reachable, Lost or Contact.
 func (m *Member) update(change func()) {
 	if m.set(change) {
 		m.registry.notify(Event{Type: Changed, Name: m.name})
 	}
 }
 
-// set calls change while it holds m.mu, and reports whether change changed Reachable or Lost.
+// set calls change while it holds m.mu, and reports whether change changed Reachable, Lost or
+// Contact.
 func (m *Member) set(change func()) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	reachable, lost := m.reachable(), m.lost()
+	reachable, lost, silent := m.reachable(), m.lost(), m.silent()
 	change()
-	return reachable != m.reachable() || lost != m.lost()
+	m.probed = m.probed || m.reachable() || m.lost()
+	if reachable != m.reachable() || silent != m.silent() {
+		m.contacted, news = time.Now(), true
+	}
+	return news || lost != m.lost()
 }
 
 // setCluster stores a newer object of the member's Cluster. It notifies the subscribers if the

@@ -31,6 +31,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/failover"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
@@ -71,6 +72,8 @@ type Options struct {
 	// object; 0: it refused none. A nil Refused counts as always 0. The caller of Add calls
 	// Controller.Answered when the result changes.
 	Refused func(binding types.UID, cluster string) (generation int64)
+	// Evictions grants the evictions that are due; nil: no taint evicts.
+	Evictions *failover.Queue
 }
 
 // Outcome is the outcome of the last decision on a binding: the fields of its condition Scheduled,
@@ -110,6 +113,7 @@ type Controller struct {
 	waitPatience time.Duration
 
 	decisions       *decisions
+	evictions       *failover.Queue // nil: no taint evicts
 	intended        *intended
 	dependencyIndex *dependencyIndex
 	reservations    *reservations
@@ -147,6 +151,9 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
 		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), intended: newIntended(), dependencyIndex: newDependencyIndex(),
 		fleetChanged: make(chan struct{}, 1), reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), dispatchOrder: newDispatchOrder(),
+	}
+	if c.evictions = o.Evictions; c.evictions != nil {
+		c.evictions.Requeue(c.enqueue)
 	}
 	c.retryQueue = newRetryQueue(c.enqueue)
 	c.barrier = &barrier{every: settlingLook, known: c.known, look: c.enqueue}
@@ -495,6 +502,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 	for _, e := range d.Spec.GracefulEvictionTasks {
 		evicting = append(evicting, e.FromCluster)
 	}
+	evicting = append(evicting, d.runs...) // a change of the copy may end the wait
 	news, again := c.decisions.made(decision{
 		uid: b.UID, binding: binding.Name(b), template: binding.TemplateOf(b),
 		group:    group{placement: t.Placement, kind: t.Object.GroupVersionKind(), fence: s.Fence(t.Object.GetNamespace())},

@@ -13,6 +13,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/access"
+	"orrery.dev/orrery/internal/failover"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/policy"
@@ -83,6 +84,18 @@ type CurrentState struct {
 	// Starting is true just after a start of the hub, while clusters that were ready before may still
 	// connect.
 	Starting bool
+	// Now is the time of the decision. Taints whose toleration is over at that time evict the
+	// template.
+	Now time.Time
+	// Evict returns why the template does not leave a cluster yet in which a taint is due; the zero
+	// Wait: it leaves now. nil: no taint evicts.
+	Evict func(c *fleet.Cluster, due scheduler.Due) failover.Wait
+	// Supposed is the name of a cluster whose taints evict at once, for a hypothetical change of its
+	// taints; "": there is none.
+	Supposed string
+	// Unmarked reports whether a dependency is not marked yet to stay in a cluster in which the copy
+	// of the template is left behind. The eviction task for the cluster stays meanwhile. nil: never.
+	Unmarked func(cluster string) bool
 }
 
 // Decision says in which clusters a template is placed, and why.
@@ -93,8 +106,15 @@ type Decision struct {
 	// Record is what is stored of the decision for later explanation. Decide sets neither its time nor
 	// the UID of the binding.
 	Record records.Decision
-	// RetryAfter is the delay after which to decide again even without an event; 0: never.
+	// RetryAfter is the delay after which to decide again even without an event; 0: never. Due is the
+	// time at which the next taint evicts the template; zero: never.
 	RetryAfter time.Duration
+	Due        time.Time
+	// Wants are the evictions that are due, whether they wait or not.
+	Wants []failover.Want
+
+	leaves map[string]scheduler.Due // by cluster that the template leaves with this decision
+	runs   []string                 // clusters that it would leave, and in which it may still run
 }
 
 const (
@@ -116,7 +136,7 @@ func Decide(s *fleet.Snapshot, t Template, current CurrentState) Decision {
 	fence := s.Fence(t.Object.GetNamespace())
 	// While the clusters that the namespace may use are unknown, the fence allows none. Nothing may be
 	// removed because of that.
-	if !fence.Known() || current.Starting && chooses(t, b) && settling(s, t, b, fence) {
+	if !fence.Known() || current.Starting && (chooses(t, b) && settling(s, t, b, fence) || unprobed(s, b)) {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
@@ -157,7 +177,8 @@ func Decide(s *fleet.Snapshot, t Template, current CurrentState) Decision {
 	// A template that matches no cluster any more is removed from every cluster at once. There is no
 	// other cluster in which replicas must be available first.
 	if b != nil && !unmatched && o.GetDeletionTimestamp().IsZero() {
-		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, current.Copies)
+		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, current.Copies, d.behind(t, &b.Spec))
+		d.explain(s, t, &b.Spec, current)
 	}
 	// The number of replicas belongs to each cluster, so no part of them moves out of a cluster that
 	// keeps its copy.
@@ -299,10 +320,12 @@ func place(s *fleet.Snapshot, t Template, current CurrentState, fence scheduler.
 	if b != nil {
 		r.Previous, r.Shared, r.Group = own(&b.Spec), shared(&b.Spec), b.Spec.SchedulerObservedAffinityName
 		rescheduled = b.Spec.RescheduleTriggeredAt
-		r.Fresh = fresh(t, b)
+		r.Fresh = fresh(t, b) && !runsAway(s, t, current)
 	}
-	result := scheduler.Schedule(s.Clusters(), r)
+	l := leave(s, t, current, fence)
+	result := l.place(s, t, current, r)
 	d = Decision{
+		Wants: l.wants, Due: l.next, leaves: l.now, runs: l.runs,
 		Spec: &workv1alpha2.BindingSpec{
 			PolicyRef:                   workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name},
 			PlacementHash:               t.PlacementHash,
@@ -319,6 +342,9 @@ func place(s *fleet.Snapshot, t Template, current CurrentState, fence scheduler.
 	if p.Spec.ConflictResolution != policyv1alpha1.ConflictAbort {
 		d.Spec.ConflictResolution = p.Spec.ConflictResolution
 	}
+	for _, wait := range l.waits {
+		d.Outcome.Message += "; " + wait
+	}
 	if t.Replicas == nil && t.Components == nil && t.Placement.Divided() {
 		_, why := interpreter.DivisibleBy(t.Object)
 		d.Outcome.Message += fmt.Sprintf("; %s: each cluster gets it whole",
@@ -327,7 +353,7 @@ func place(s *fleet.Snapshot, t Template, current CurrentState, fence scheduler.
 	if result.Reason != workv1alpha2.ReasonScheduled {
 		d.Outcome.Status = metav1.ConditionFalse
 	}
-	if result.Reason == workv1alpha2.ReasonInsufficient || result.Reason == workv1alpha2.ReasonNoClusterFits && byCapacity(t) {
+	if result.Reason == workv1alpha2.ReasonInsufficient || (result.Reason == workv1alpha2.ReasonNoClusterFits || l.stuck) && byCapacity(t) {
 		d.RetryAfter = capacityLook
 	}
 	return d, result.Unmatched

@@ -441,7 +441,7 @@ func TestEvictions(t *testing.T) {
 					return 0, presence.Absent
 				}
 				return n, presence.Present
-			})
+			}, func(string) bool { return false })
 			expected := strings.TrimSpace(tc.after + " " + tc.want)
 			if got := where(&want); got != expected {
 				t.Errorf("placed %q, want %q", got, expected)

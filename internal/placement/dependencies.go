@@ -107,7 +107,7 @@ func termsOf(b *workv1alpha2.ResourceBinding) string {
 	held := slices.DeleteFunc(slices.Clone(where), func(cluster string) bool { return !b.Spec.SuspendedOn(cluster) })
 	text, _ := json.Marshal([]any{ //nolint:errchkjson // plain data
 		where, held, b.Spec.PolicyRef, b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion, b.Spec.DependentOverrides, b.Spec.Priority(),
-		b.Spec.DeletionPropagation,
+		b.Spec.DeletionPropagation, leftBehind(&b.Spec),
 	})
 	return string(text)
 }

@@ -96,11 +96,68 @@ func (l *waitList) add(k binding.Template) {
 type retryQueue struct {
 	mu   sync.Mutex
 	next map[time.Duration]*waitList    // by delay
+	due  map[time.Time]*dueList         // by time
+	at   map[binding.Template]time.Time // the time in due of each template in it
 	look func(keys ...binding.Template) // requeues templates
 }
 
+// dueList has the templates that wait for one time, and the timer that requeues them.
+type dueList struct {
+	keys  sets.Set[binding.Template]
+	timer *time.Timer
+}
+
 func newRetryQueue(look func(keys ...binding.Template)) *retryQueue {
-	return &retryQueue{next: map[time.Duration]*waitList{}, look: look}
+	return &retryQueue{
+		next: map[time.Duration]*waitList{}, due: map[time.Time]*dueList{}, at: map[binding.Template]time.Time{}, look: look,
+	}
+}
+
+// setDue requeues a template at a time, rounded up to seconds, and at no other time that was set
+// before; zero: at no time. All templates with the same time are requeued together.
+func (q *retryQueue) setDue(k binding.Template, when time.Time) {
+	if !when.IsZero() {
+		when = when.UTC().Add(time.Second - 1).Truncate(time.Second)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if before, ok := q.at[k]; ok {
+		if before.Equal(when) {
+			return
+		}
+		list := q.due[before]
+		delete(q.at, k)
+		if list.keys.Delete(k); len(list.keys) == 0 {
+			list.timer.Stop()
+			delete(q.due, before)
+		}
+	}
+	if when.IsZero() {
+		return
+	}
+	list := q.due[when]
+	if list == nil {
+		list = &dueList{keys: sets.New[binding.Template]()}
+		list.timer = time.AfterFunc(time.Until(when), func() { q.look(q.takeDue(when, list)...) })
+		q.due[when] = list
+	}
+	list.keys.Insert(k)
+	q.at[k] = when
+}
+
+// takeDue removes and returns the templates of the list, which waits for the time when; nil if the
+// list was removed.
+func (q *retryQueue) takeDue(when time.Time, list *dueList) []binding.Template {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.due[when] != list {
+		return nil
+	}
+	delete(q.due, when)
+	for k := range list.keys {
+		delete(q.at, k)
+	}
+	return list.keys.UnsortedList()
 }
 
 // add requeues a template after the delay or, if other templates wait for the same delay already,

@@ -27,9 +27,10 @@ type holding struct {
 //
 // before and want are the old and the new spec of the binding. A task of before stays until the
 // copy in its cluster is known to be as small as its target. copies returns the replicas that the
-// copy in a cluster asks for; nil: the copies are unknown.
+// copy in a cluster asks for; nil: the copies are unknown. behind reports whether the copy in a
+// cluster stays without Orrery's marks (PurgeNever): it gets a task even without replicas.
 func evictions(
-	s *fleet.Snapshot, before, want *workv1alpha2.BindingSpec, copies func(string) (int32, presence.Presence),
+	s *fleet.Snapshot, before, want *workv1alpha2.BindingSpec, copies func(string) (int32, presence.Presence), behind func(string) bool,
 ) []workv1alpha2.GracefulEvictionTask {
 	holdings := compare(before, want)
 	whole := want.Replicas == nil
@@ -46,10 +47,11 @@ func evictions(
 	var tasks []workv1alpha2.GracefulEvictionTask
 	for i := range holdings {
 		h := &holdings[i]
-		if h.moves <= 0 && (!whole || h.named) {
+		stays := !h.named && behind(h.cluster)
+		if h.moves <= 0 && (!whole || h.named) && !stays {
 			continue
 		}
-		if c, ok := s.Cluster(h.cluster); !ok || c.Leaving || released(h, copies) {
+		if c, ok := s.Cluster(h.cluster); !ok || c.Leaving || released(h, copies, stays) {
 			continue
 		}
 		task := workv1alpha2.GracefulEvictionTask{FromCluster: h.cluster}
@@ -166,11 +168,12 @@ func apportion(losing []*holding, total int64) int64 {
 }
 
 // released reports whether the copy in the cluster of h is known to be gone, or to ask for at most
-// h.wanted replicas. It is false if copies, which reads the copy, is nil.
-func released(h *holding, copies func(string) (int32, presence.Presence)) bool {
+// h.wanted replicas. A copy that stays without Orrery's marks (stays) is released only when it has
+// none. It is false if copies, which reads the copy, is nil.
+func released(h *holding, copies func(string) (int32, presence.Presence), stays bool) bool {
 	if copies == nil {
 		return false
 	}
 	asked, known := copies(h.cluster)
-	return known == presence.Absent || known == presence.Present && int64(asked) <= h.wanted
+	return known == presence.Absent || known == presence.Present && int64(asked) <= h.wanted && !stays
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -31,9 +33,12 @@ type Supposition struct {
 	As *policyv1alpha1.PropagationPolicy
 	// Cluster is the name of the cluster that would change; "": the change is about the policy.
 	Cluster string
-	// Leaves is true if the cluster would leave the fleet; else its labels would be Labels.
-	Leaves bool
-	Labels map[string]string
+	// Leaves is true if the cluster would leave the fleet. Tainted is true if its taints would be
+	// Taints; those with the effect NoExecute evict at once, without regard to tolerationSeconds and
+	// to the limits of evictions. Else its labels would be Labels.
+	Leaves, Tainted bool
+	Labels          map[string]string
+	Taints          []corev1.Taint
 }
 
 // Moves is the effect of a hypothetical change, as Controller.Moves computes it.
@@ -126,6 +131,7 @@ type supposed struct {
 	policies *policy.Index
 	fleet    func(*fleet.Snapshot) *fleet.Snapshot // applies the change; nil: no cluster changes
 	policy   *policyv1alpha1.PropagationPolicy     // the changed policy; nil: deleted, or none
+	tainted  string                                // the cluster whose taints change; "": none
 	compiled *scheduler.Placement                  // of policy
 	hash     string                                // of policy
 
@@ -146,9 +152,12 @@ func (w *supposed) suppose(what Supposition) []binding.Template {
 	if what.Cluster != "" {
 		as := func(s *fleet.Snapshot) (*fleet.Snapshot, fleet.Change, bool) {
 			return s.Supposing(what.Cluster, func(cluster *fleet.Cluster) {
-				if what.Leaves {
+				switch {
+				case what.Leaves:
 					cluster.Leaving = true
-				} else {
+				case what.Tainted:
+					cluster.Taints = added(what.Taints, time.Now())
+				default:
 					cluster.Labels = what.Labels
 				}
 			})
@@ -164,6 +173,9 @@ func (w *supposed) suppose(what Supposition) []binding.Template {
 		_, change, ok := as(c.fleet.Snapshot())
 		if !ok {
 			return nil
+		}
+		if what.Tainted {
+			w.tainted = what.Cluster
 		}
 		all := c.decisions.supposed(change, c.bindings)
 		for _, b := range c.bindings.All() {
@@ -194,6 +206,18 @@ func (w *supposed) suppose(what Supposition) []binding.Template {
 		}
 	}
 	return all
+}
+
+// added returns taints in which each with the effect NoExecute has the time at which it was added:
+// now, if it has none.
+func added(taints []corev1.Taint, now time.Time) []corev1.Taint {
+	taints = slices.Clone(taints)
+	for i := range taints {
+		if t := &taints[i]; t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
+			t.TimeAdded = new(metav1.NewTime(now))
+		}
+	}
+	return taints
 }
 
 // first returns the name of the policy with the first of the claims; the zero name if there are no
@@ -264,6 +288,7 @@ func (w *supposed) decide(k binding.Template) []binding.Template {
 		return w.becomes(k, o, b, Decision{Spec: &workv1alpha2.BindingSpec{Resource: b.Spec.Resource}})
 	}
 	t, current := c.gather(k, o, claims, b, w.read)
+	current.Supposed = w.tainted
 	t.RequiredBy, t.Priority = required, priority
 	another := func(other binding.Template) bool { _, ok := w.bindings[other]; return ok || other == k }
 	if t.Groups != nil {

@@ -32,10 +32,11 @@ const (
 	waitPatience = 10 * time.Second
 )
 
-// requiredByOrphans returns the deleted templates whose orphans in clusters need the template k, in
-// the form in which a binding stores them; nil: none. These are the templates that the binding b of
-// k (nil: none) names, and those of the dependents in required that are being deleted now. A
-// template that is placed in a cluster again has no orphans there.
+// requiredByOrphans returns the templates whose orphans in clusters need the template k, in the
+// form in which a binding stores them; nil: none. These are the templates that the binding b of k
+// (nil: none) names, those of the dependents in required that are being deleted now, and those
+// whose copies an eviction with the purge mode Never leaves behind. A template that is placed in a
+// cluster again has no orphans there.
 func (c *Controller) requiredByOrphans(k binding.Template, required []Dependent, b *workv1alpha2.ResourceBinding) []workv1alpha2.OrphaningTemplate {
 	all := map[binding.Template]sets.Set[string]{}
 	add := func(of binding.Template, clusters []string) {
@@ -49,16 +50,20 @@ func (c *Controller) requiredByOrphans(k binding.Template, required []Dependent,
 			add(orphaning(k.Namespace, o), o.Clusters)
 		}
 	}
-	if len(all) == 0 && !slices.ContainsFunc(required, func(n Dependent) bool { return orphans(n.Binding) }) {
+	if len(all) == 0 && !slices.ContainsFunc(required, func(n Dependent) bool { return orphans(n.Binding) || len(leftBehind(&n.Binding.Spec)) > 0 }) {
 		return nil
 	}
 	for _, by := range c.dependencyIndex.everybody(k) {
-		switch of := binding.TemplateOf(by); {
+		of, behind := binding.TemplateOf(by), leftBehind(&by.Spec)
+		switch {
 		case orphans(by):
 			add(of, whereabouts(&by.Spec))
 		case all[of] != nil && by.DeletionTimestamp.IsZero():
 			// The template is placed in these clusters again, and has adopted its orphans there.
 			all[of].Delete(whereabouts(&by.Spec)...)
+		}
+		if len(behind) > 0 {
+			add(of, behind)
 		}
 	}
 	return orphaningTemplates(all)

@@ -48,10 +48,14 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		if b == nil && c.unserved(k.GroupKind) {
 			c.enqueue(c.dependencyIndex.settle(k)...)
 		}
+		if c.unserved(k.GroupKind) {
+			c.wanted(k, nil)
+		}
 		return ctrl.Result{}, nil // the event of the list of its kind requeues the template
 	}
 	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
 		c.reporter.claimed(k, nil)
+		c.wanted(k, nil)
 		if b == nil {
 			switch replaced, err := c.replaced(ctx, k); {
 			case err != nil:
@@ -73,11 +77,14 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	required, again := c.requiredBy(k, o, b)
 	switch {
 	case b == nil && (len(claims) == 0 && !somewhere(required) || !o.GetDeletionTimestamp().IsZero()):
+		c.wanted(k, nil)
 		c.enqueue(c.dependencyIndex.settle(k)...)
 		return ctrl.Result{}, nil
 	case b != nil && !b.DeletionTimestamp.IsZero():
+		c.wanted(k, nil)
 		return ctrl.Result{}, nil
 	case b != nil && len(claims) == 0 && len(required) == 0 && dependencyOnly(b):
+		c.wanted(k, nil)
 		return ctrl.Result{}, c.delete(ctx, b) // no template depends on this one any more
 	}
 	o, known := c.inVersion(k, o, claims, b)
@@ -96,6 +103,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	current.Together, current.Apart = c.peers.others(k, t.Groups)
 	seen := c.decisions.seen()
 	snapshot, d, undo := c.decide(k, t, current)
+	c.wanted(k, d.Wants)
 	if d.Spec == nil {
 		c.retry(k, d)
 		return ctrl.Result{}, nil
@@ -126,6 +134,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		}
 		c.reservations.written(k, written)
 		c.enqueue(c.peers.set(written)...)
+		c.evicted(b, d.Spec, snapshot)
 		c.decided(written, t, d, snapshot, seen)
 		if again {
 			d.retry(settledLook)
@@ -133,6 +142,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		if d.RetryAfter > 0 {
 			c.retry(k, d)
 		}
+		c.retryQueue.setDue(k, d.Due)
 		return ctrl.Result{}, nil
 	}
 }
@@ -307,7 +317,7 @@ func (c *Controller) gather(
 	if len(claims) > 0 && b != nil && (!b.Spec.Schedules() || waits(t, b)) {
 		t.Placement = nil // no change of the fleet concerns a placement that stays
 	}
-	current := CurrentState{Binding: b, Starting: c.starting()}
+	current := CurrentState{Binding: b, Starting: c.starting(), Now: time.Now(), Evict: c.evict(k), Unmarked: c.unmarked(b)}
 	if b != nil {
 		current.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
 	}
@@ -338,12 +348,16 @@ func settled(claims []policy.Claim, b *workv1alpha2.ResourceBinding) []policy.Cl
 	return policy.Settle(claims, b.Spec.PolicyRef.Kind, b.Spec.PolicyRef.Name)
 }
 
-// starting reports whether the time c.settling after the start still lasts. It is false before
-// start.
+// starting reports whether the time c.settling after the start still lasts. It lasts up to six
+// times as long while a cluster that was ready before the start was not probed yet, as on a slow
+// machine. It is false before start.
 func (c *Controller) starting() bool {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return time.Since(c.started) < c.settling
+	age := time.Since(c.started)
+	c.mu.RUnlock()
+	return age < c.settling || age < 6*c.settling && slices.ContainsFunc(c.fleet.Snapshot().Clusters(), func(cluster *fleet.Cluster) bool {
+		return cluster.Expected && !cluster.Probed
+	})
 }
 
 // write creates or updates the binding of the template k with the spec want, the finalizer and the

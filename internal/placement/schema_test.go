@@ -24,6 +24,7 @@ const (
 	selectAll    = "  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}]\n"
 	overrideHead = "apiVersion: policy.orrery.dev/v1alpha1\nkind: OverridePolicy\nspec:\n"
 	bindingHead  = "apiVersion: work.orrery.dev/v1alpha2\nkind: ResourceBinding\nspec:\n"
+	taintHead    = "apiVersion: policy.orrery.dev/v1alpha1\nkind: ClusterTaintPolicy\nspec:\n"
 	bindingRefs  = "  resource: {apiVersion: apps/v1, kind: Deployment, name: web}\n  policyRef: {kind: PropagationPolicy, name: p}\n"
 )
 
@@ -41,6 +42,18 @@ func TestSchema(t *testing.T) {
 	namespace := testenv.Namespace(t, testenv.Config(0))
 	placement := func(s string) string { return policyHead + selectAll + "  placement: " + s + "\n" }
 	overriders := func(s string) string { return overrideHead + "  overrideRules: [{overriders: " + s + "}]\n" }
+	purge := func(mode string) string {
+		return policyHead + selectAll + "  failover: {cluster: {purgeMode: " + mode + "}}\n"
+	}
+	condition := func(s string) string {
+		return taintHead + "  addOnConditions: [{" + s + "}]\n  taints: [{key: failed, effect: NoSchedule}]\n"
+	}
+	taints := func(s string) string {
+		return taintHead + "  addOnConditions: [{conditionType: Ready, operator: NotIn, statusValues: ['True']}]\n  taints: " + s + "\n"
+	}
+	task := func(s string) string {
+		return bindingHead + bindingRefs + "  clusters: [{name: oak}]\n  gracefulEvictionTasks: [{fromCluster: pine, " + s + "}]\n"
+	}
 
 	cases := map[string]struct {
 		manifest string
@@ -230,6 +243,72 @@ func TestSchema(t *testing.T) {
 		"BindingWithoutRefs":  {manifest: bindingHead + "  clusters: []\n", want: []string{"spec.resource", "spec.policyRef"}},
 		"BindingPolicyKind":   {manifest: bindingHead + strings.Replace(bindingRefs, "PropagationPolicy", "Policy", 1), want: []string{"spec.policyRef.kind"}},
 		"BindingUnknownField": {manifest: bindingHead + bindingRefs + "  cluster: []\n", want: []string{"spec.cluster"}},
+		"BindingEviction": {
+			manifest: task("reason: TaintUntolerated, message: 'taint gpu:NoExecute', purgeMode: Never, creationTimestamp: '2026-01-01T00:00:00Z'"),
+		},
+		"BindingEvictionPurge":  {manifest: task("purgeMode: Graciously"), want: []string{"spec.gracefulEvictionTasks[0].purgeMode", "Gracefully"}},
+		"BindingEvictionReason": {manifest: task("reason: " + strings.Repeat("a", 33)), want: []string{"spec.gracefulEvictionTasks[0].reason"}},
+		"BindingEvictionTime":   {manifest: task("creationTimestamp: yesterday"), want: []string{"spec.gracefulEvictionTasks[0].creationTimestamp"}},
+
+		"PurgeGracefully":      {manifest: purge("Gracefully")},
+		"PurgeDirectly":        {manifest: purge("Directly")},
+		"PurgeNever":           {manifest: purge("Never")},
+		"PurgeGraciously":      {manifest: purge("Graciously")},
+		"PurgeImmediately":     {manifest: purge("Immediately")},
+		"PurgeEmpty":           {manifest: purge("''")},
+		"PurgeOther":           {manifest: purge("Later"), want: []string{"spec.failover.cluster.purgeMode", "Gracefully"}},
+		"PurgeOfClusterPolicy": {manifest: strings.Replace(purge("Later"), "kind: Prop", "kind: ClusterProp", 1), want: []string{"spec.failover.cluster.purgeMode"}},
+
+		"TaintPolicy": {manifest: taintHead + `
+  targetClusters:
+    clusterNames: [oak, pine]
+    exclude: [elm]
+    labelSelector: {matchLabels: {env: prod}}
+    fieldSelector: {matchExpressions: [{key: region, operator: In, values: [eu]}]}
+  addOnConditions:
+  - {conditionType: Ready, operator: NotIn, statusValues: ['True']}
+  - {conditionType: Joined, operator: In, statusValues: ['True', Unknown]}
+  removeOnConditions:
+  - {conditionType: Reachable, operator: In, statusValues: ['True']}
+  taints:
+  - {key: cluster.orrery.dev/not-ready, effect: NoSchedule}
+  - {key: cluster.orrery.dev/not-ready, effect: NoExecute, value: v1.2_a-b}
+`},
+		"TaintPolicyWithoutConditions": {manifest: taintHead + "  taints: [{key: failed, effect: NoExecute}]\n"},
+		"TaintPolicyThatOnlyRemoves": {
+			manifest: taintHead + "  removeOnConditions: [{conditionType: Ready, operator: In, statusValues: ['True']}]\n  taints: [{key: failed, effect: NoExecute}]\n",
+		},
+		"TaintPolicyUnknownField":  {manifest: taintHead + "  taint: []\n", want: []string{"spec.taint"}},
+		"TaintPolicyWithoutTaints": {manifest: taintHead + "  targetClusters: {}\n", want: []string{"spec.taints"}},
+		"TaintPolicyEmptyTaints":   {manifest: taints("[]"), want: []string{"spec.taints"}},
+		"TaintOfTheHub": {
+			manifest: condition("conditionType: Mirrored, operator: NotIn, statusValues: ['True']"),
+			want:     []string{"spec.addOnConditions[0].conditionType", "a ClusterTaintPolicy is about the cluster and not about the hub"},
+		},
+		"TaintRemovedByTheHub": {
+			manifest: taintHead + "  removeOnConditions: [{conditionType: APIsComplete, operator: In, statusValues: ['True']}]\n  taints: [{key: failed, effect: NoExecute}]\n",
+			want:     []string{"spec.removeOnConditions[0].conditionType", "conditionType is Ready, Reachable or Joined"},
+		},
+		"TaintWithoutType":     {manifest: condition("operator: In, statusValues: ['True']"), want: []string{"spec.addOnConditions[0].conditionType"}},
+		"TaintOperator":        {manifest: condition("conditionType: Ready, operator: Exists, statusValues: ['True']"), want: []string{"spec.addOnConditions[0].operator", "NotIn"}},
+		"TaintStatus":          {manifest: condition("conditionType: Ready, operator: In, statusValues: [Maybe]"), want: []string{"spec.addOnConditions[0].statusValues[0]", "Unknown"}},
+		"TaintWithoutStatuses": {manifest: condition("conditionType: Ready, operator: NotIn, statusValues: []"), want: []string{"spec.addOnConditions[0].statusValues"}},
+		"TaintStatusTwice": {
+			manifest: condition("conditionType: Ready, operator: In, statusValues: ['False', 'False']"), want: []string{"spec.addOnConditions[0].statusValues[1]"},
+		},
+		"TaintWithoutEffect": {manifest: taints("[{key: failed}]"), want: []string{"spec.taints[0].effect"}},
+		"TaintEffect":        {manifest: taints("[{key: failed, effect: PreferNoSchedule}]"), want: []string{"spec.taints[0].effect", "NoExecute"}},
+		"TaintWithoutKey":    {manifest: taints("[{effect: NoSchedule}]"), want: []string{"spec.taints[0].key"}},
+		"TaintKey":           {manifest: taints("[{key: 'not ready', effect: NoSchedule}]"), want: []string{"spec.taints[0].key", "such as example.org/maintenance"}},
+		"TaintKeyEmpty":      {manifest: taints("[{key: '', effect: NoSchedule}]"), want: []string{"spec.taints[0].key", "such as maintenance"}},
+		"TaintKeyDomain":     {manifest: taints("[{key: a..b/c, effect: NoSchedule}]"), want: []string{"spec.taints[0].key", "a domain and a name"}},
+		"TaintKeyTooLong":    {manifest: taints("[{key: " + strings.Repeat("a", 64) + ", effect: NoSchedule}]"), want: []string{"spec.taints[0].key"}},
+		"TaintValue":         {manifest: taints("[{key: failed, effect: NoSchedule, value: 'a b'}]"), want: []string{"spec.taints[0].value", "begins and ends with a letter or digit"}},
+		"TaintValueEmpty":    {manifest: taints("[{key: failed, effect: NoSchedule, value: ''}]")},
+		"TaintTwice": {
+			manifest: taints("[{key: failed, effect: NoSchedule}, {key: failed, effect: NoSchedule, value: b}]"), want: []string{"spec.taints[1]", "Duplicate value"},
+		},
+		"TaintKeyWithTwoEffects": {manifest: taints("[{key: failed, effect: NoSchedule}, {key: failed, effect: NoExecute}]")},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -315,8 +394,12 @@ func TestKarmadaFields(t *testing.T) {
 		"DefaultScheduler":         {policy("schedulerName: default-scheduler"), ""},
 		"PreemptionNever":          {policy("preemption: Never"), ""},
 		"PreemptionAlways":         {policy("preemption: Always"), ""},
-		"FailoverOfApplications":   {policy("failover: {application: {decisionConditions: {tolerationSeconds: 120}, purgeMode: Graciously, statePreservation: {rules: [{aliasLabelName: a, jsonPath: '{.b}'}]}}}"), "spec.failover"},
-		"FailoverOfClusters":       {policy("failover: {cluster: {purgeMode: Directly}}"), "spec.failover"},
+		"FailoverOfApplications":   {policy("failover: {application: {decisionConditions: {tolerationSeconds: 120}, purgeMode: Graciously, statePreservation: {rules: [{aliasLabelName: a, jsonPath: '{.b}'}]}}}"), "spec.failover.application"},
+		"FailoverOfBoth":           {policy("failover: {application: {}, cluster: {purgeMode: Never}}"), "spec.failover.application"},
+		"FailoverWithState":        {policy("failover: {cluster: {purgeMode: Directly, statePreservation: {rules: [{aliasLabelName: a, jsonPath: '{.b}'}]}}}"), "spec.failover.cluster.statePreservation"},
+		"FailoverWithoutState":     {policy("failover: {cluster: {statePreservation: {rules: []}}}"), ""},
+		"FailoverOfClusters":       {policy("failover: {cluster: {purgeMode: Directly}}"), ""},
+		"FailoverByDefault":        {policy("failover: {cluster: {}}"), ""},
 		"NoFailover":               {policy("failover: {}"), ""},
 		"ActivationPreference":     {policy("activationPreference: Lazy"), ""},
 		"NoActivationPreference":   {policy("activationPreference: ''"), ""},
@@ -338,7 +421,7 @@ func TestKarmadaFields(t *testing.T) {
 		"ClusterSecure":            {cluster("insecureSkipTLSVerification: false"), ""},
 		"ClusterProxyHeader":       {cluster("proxyHeader: {a: b}"), "spec.proxyHeader"},
 		"ClusterResourceModels":    {cluster("resourceModels: [{grade: 0, ranges: [{name: cpu, min: '0', max: '1'}]}]"), "spec.resourceModels"},
-		"ClusterScopedPolicy":      {strings.Replace(policy("failover: {cluster: {}}"), "kind: Prop", "kind: ClusterProp", 1), "spec.failover"},
+		"ClusterScopedPolicy":      {strings.Replace(policy("failover: {application: {}}"), "kind: Prop", "kind: ClusterProp", 1), "spec.failover.application"},
 		"EverythingThatIsTheSame":  {policy("propagateDeps: false\n  association: false\n  preemption: Never\n  schedulerName: default-scheduler\n  placement: {replicaScheduling: {replicaSchedulingType: Duplicated}}"), ""},
 		"ClusterEverythingTheSame": {cluster("syncMode: Push, id: '', zone: '', proxyHeader: {}, resourceModels: []"), ""},
 	}
@@ -454,6 +537,36 @@ spec:
     clusterTolerations:
     - {effect: NoExecute, key: cluster.karmada.io/not-ready, operator: Exists, tolerationSeconds: 300}
     - {effect: NoExecute, key: cluster.karmada.io/unreachable, operator: Exists, tolerationSeconds: 300}
+`},
+		"Failover": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: PropagationPolicy
+metadata: {name: nginx-propagation}
+spec:
+  failover: {cluster: {purgeMode: Gracefully}}
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, name: nginx}]
+  placement: {clusterAffinity: {clusterNames: [member1, member2]}}
+`},
+		"ApplicationFailover": {refused: "application failover", manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: PropagationPolicy
+metadata: {name: nginx-propagation}
+spec:
+  propagateDeps: true
+  failover: {application: {decisionConditions: {tolerationSeconds: 120}, gracePeriodSeconds: 600, purgeMode: Gracefully}}
+  resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, name: nginx}]
+`},
+		"TaintPolicy": {manifest: `
+apiVersion: policy.karmada.io/v1alpha1
+kind: ClusterTaintPolicy
+metadata: {name: taint-unhealthy}
+spec:
+  targetClusters: {clusterNames: [member1, member2]}
+  addOnConditions: [{conditionType: Ready, operator: NotIn, statusValues: ["True"]}]
+  removeOnConditions: [{conditionType: Ready, operator: In, statusValues: ["True"]}]
+  taints:
+  - {key: not-ready, effect: NoSchedule}
+  - {key: not-ready, effect: NoExecute}
 `},
 		"OldOverride": {manifest: `
 apiVersion: policy.karmada.io/v1alpha1

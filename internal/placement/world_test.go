@@ -32,6 +32,7 @@ import (
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/fleet"
+	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/scheduler"
@@ -144,13 +145,15 @@ func (n free) Without(taken []scheduler.Taken) scheduler.FreeCapacity {
 	return n
 }
 
-func (f *fakeFleet) Contact(cluster string, _ types.UID) (bool, scheduler.APIs) {
+func (f *fakeFleet) Contact(cluster string, _ types.UID) fleet.Contact {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	away := f.unreachable[cluster]
+	c := fleet.Contact{Contact: member.Contact{Reachable: !away, Silent: away, Probed: true}, APIs: kinds(presence.Present)}
 	if p, ok := f.presence[cluster]; ok {
-		return !f.unreachable[cluster], kinds(p)
+		c.APIs = kinds(p)
 	}
-	return !f.unreachable[cluster], kinds(presence.Present)
+	return c
 }
 
 func (f *fakeFleet) FreeCapacity(cluster string) fleet.FreeCapacity {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -31,6 +32,11 @@ type Cluster struct {
 	// earlier process.
 	Expected  bool
 	Reachable bool // the cluster answers
+	// Probed is false until the first result of this process's probes; Reachable and Lost are false
+	// meanwhile. Lost is true if the cluster does not answer. A cluster that answers and refuses the
+	// hub is neither Reachable nor Lost. Since is when Reachable or Lost last changed; zero: never.
+	Probed, Lost bool
+	Since        time.Time
 	// APIs reports the kinds that the cluster serves; nil while they are unknown.
 	APIs APIs
 	// Bounds limits the namespaces in which the hub may place objects; nil: no limit.

@@ -12,6 +12,7 @@ import (
 const (
 	ReasonFenced         = "Fenced"         // the object's namespace may not use the cluster
 	ReasonLeaving        = "Leaving"        // the cluster is being removed
+	ReasonEvicted        = "Evicted"        // a taint evicts the object
 	ReasonAffinityWrong  = "AffinityWrong"  // the affinity is invalid
 	ReasonNotSelected    = "NotSelected"    // the affinity does not select the cluster
 	ReasonOtherGroup     = "OtherGroup"     // another group of clusterAffinities was chosen
@@ -39,6 +40,7 @@ type rejections uint16
 const (
 	fenced = iota
 	leaving
+	evicted
 	affinityRead
 	affinity
 	otherGroup
@@ -55,8 +57,9 @@ const (
 )
 
 // filters decide whether a cluster is rejected; each has the reason and the message of its verdict.
-// An object that is in the cluster already stays unless the cluster leaves or the policy no longer
-// selects it. rejects allocates nothing; message is called only when a message is needed.
+// An object that is in the cluster already stays unless the cluster leaves, the policy no longer
+// selects it, or a taint evicts the object. rejects allocates nothing; message is called only when
+// a message is needed.
 var filters = [...]struct {
 	reason  string
 	rejects func(r *Request, c *Cluster, f facts) bool
@@ -71,6 +74,16 @@ var filters = [...]struct {
 		reason:  ReasonLeaving,
 		rejects: func(_ *Request, c *Cluster, _ facts) bool { return c.Leaving },
 		message: func(*Request, *Cluster) string { return "it is leaving the fleet" },
+	},
+	evicted: {
+		reason:  ReasonEvicted,
+		rejects: func(r *Request, c *Cluster, f facts) bool { return f.placed && r.leaves(c) },
+		message: func(r *Request, c *Cluster) string {
+			if due, ok := r.Placement.Due(c, r.Fence); ok {
+				return "taint " + due.Taint.ToString() + " evicts the object"
+			}
+			return "a taint evicts the object"
+		},
 	},
 	affinityRead: {
 		reason:  ReasonAffinityWrong,
@@ -121,6 +134,9 @@ var filters = [...]struct {
 		rejects: func(r *Request, c *Cluster, f facts) bool { return !f.placed && r.untolerated(c) != nil },
 		message: func(r *Request, c *Cluster) string {
 			t := r.untolerated(c)
+			if r.tolerates(c, t) {
+				return "taint " + t.ToString() + " is not tolerated any longer: tolerationSeconds is over"
+			}
 			if r.Placement.tolerates(t) {
 				return "taint " + t.ToString() + " may not be tolerated: " + r.Fence.Ungranted()
 			}
@@ -213,19 +229,24 @@ type Fence interface {
 func (r *Request) closed(c *Cluster) bool { return r.Fence != nil && !r.Fence.Allows(c) }
 
 // untolerated returns the first taint of the cluster that keeps new objects out: its effect is
-// NoSchedule or NoExecute, and the policy does not or may not tolerate it. It is nil if there is
-// none.
+// NoSchedule or NoExecute, and the policy does not or may not tolerate it, or no longer at r.Now.
+// It is nil if there is none.
 func (r *Request) untolerated(c *Cluster) *corev1.Taint {
 	for i := range c.Taints {
 		t := &c.Taints[i]
 		if t.Effect != corev1.TaintEffectNoSchedule && t.Effect != corev1.TaintEffectNoExecute {
 			continue
 		}
-		if !r.Placement.tolerates(t) || r.Fence != nil && !r.Placement.trusted && !r.Fence.Tolerates(c, t) {
+		if !r.tolerates(c, t) || r.usedUp(c, t) {
 			return t
 		}
 	}
 	return nil
+}
+
+// tolerates reports whether the policy tolerates the taint of the cluster, and may do so.
+func (r *Request) tolerates(c *Cluster, t *corev1.Taint) bool {
+	return r.Placement.tolerates(t) && (r.Fence == nil || r.Placement.trusted || r.Fence.Tolerates(c, t))
 }
 
 // alike reports whether the taints that keep new objects out of clusters a and b are equal, so that

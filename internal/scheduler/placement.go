@@ -217,9 +217,10 @@ func (p *Placement) weigh(c *Cluster) int64 {
 // or its verdicts. before is nil for a new cluster, after for a removed one. placed is true if the
 // object is in the cluster. fence is that of the object's namespace; nil: no restriction.
 //
-// Concerns is false if the cluster only stops answering: the object stays where it is placed, and
-// no object waits for a cluster to be unreachable. It is also false if the fence closes the cluster
-// before and after the change, and the object is not in the cluster.
+// Concerns is false if the cluster only stops answering: the object stays where it is placed,
+// unless a taint evicts it, and no object waits for a cluster to be unreachable. It is also false
+// if the fence closes the cluster before and after the change, and the object is not in the
+// cluster.
 func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKind, fence Fence, placed bool) bool {
 	if !placed && fence != nil && (before == nil || !fence.Allows(before)) && (after == nil || !fence.Allows(after)) {
 		return false
@@ -234,6 +235,11 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 	}
 	if before.Leaving != after.Leaving && placed {
 		return true
+	}
+	if placed {
+		if !slices.EqualFunc(p.Dues(before, fence), p.Dues(after, fence), Due.Equal) {
+			return true
+		}
 	}
 	if !p.Selects(before) && !p.Selects(after) {
 		return false

@@ -2,9 +2,10 @@
 // others. It is pure: the same request and clusters always give the same result.
 //
 // Filters come first, in a fixed order. Every filter judges every cluster, so the verdicts list all
-// reasons. An object stays in a cluster until the cluster leaves or the policy no longer selects
-// the cluster. Unreachability, a kind that is not served, a new taint, missing capacity, another
-// object and a fence only keep new objects out.
+// reasons. An object stays in a cluster until the cluster leaves, the policy no longer selects the
+// cluster, or the request says that it leaves, because a taint evicts it. Unreachability, a kind
+// that is not served, a new taint, missing capacity, another object and a fence only keep new
+// objects out.
 //
 // A cluster that the fence closes to the object, and that the object is not in, decides nothing:
 // the placement, the reason and the message are those of a fleet without that cluster, because
@@ -24,6 +25,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,6 +60,11 @@ type Request struct {
 	// Together is the set of clusters that have other objects of the affinity group; empty: there
 	// are none. Apart is the set of clusters that have other objects of the anti-affinity group.
 	Together, Apart sets.Set[string]
+	// Leaves are clusters in which the object does not stay, because a taint evicts it.
+	Leaves sets.Set[string]
+	// Now is the time of the decision: a toleration with tolerationSeconds that is over then no longer
+	// counts for the choice of clusters. Zero: each toleration counts.
+	Now time.Time
 
 	term int // index of the term that is being tried
 }

@@ -24,6 +24,7 @@ import (
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/disk"
+	"orrery.dev/orrery/internal/failover"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/listener"
 	"orrery.dev/orrery/internal/member"
@@ -42,6 +43,8 @@ type Options struct {
 	Public listener.Options
 	// Probes configures the health checks of clusters.
 	Probes member.Probes
+	// Failover limits the evictions that taints cause.
+	Failover failover.Limits
 	// Lifecycle configures how clusters are built.
 	Lifecycle provision.Settings
 	// MirrorResources are the types that are copied to the mirror from clusters whose Cluster or
@@ -110,6 +113,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.Hub.AddFlags(fs)
 	o.Public.AddFlags(fs)
 	o.Probes.AddFlags(fs)
+	o.Failover.AddFlags(fs)
 	o.Lifecycle.AddFlags(fs)
 	fs.StringSliceVar(&o.MirrorResources, "mirror-resources", nil,
 		"types, such as deployments.apps and pods, that are mirrored of clusters of which neither spec.mirror nor a MirrorPolicy selects any; placed kinds, nodes, pods and what else the hub needs always are (default: every type but leases and their like)")
@@ -153,7 +157,7 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 			return err
 		}
 	}
-	if err := errors.Join(o.Public.Validate(), o.Probes.Validate()); err != nil {
+	if err := errors.Join(o.Public.Validate(), o.Probes.Validate(), o.Failover.Validate()); err != nil {
 		return err
 	}
 	o.Hub = withPublic(o.Hub, o.Public)

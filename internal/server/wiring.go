@@ -13,7 +13,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -28,6 +27,7 @@ import (
 	"orrery.dev/orrery/internal/console"
 	"orrery.dev/orrery/internal/enrollment"
 	"orrery.dev/orrery/internal/explanation"
+	"orrery.dev/orrery/internal/failover"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/fleetapi"
 	"orrery.dev/orrery/internal/hub"
@@ -70,6 +70,7 @@ type server struct {
 	template   *template.Cache
 	binding    *binding.Cache
 	fleet      *fleet.Cache
+	failover   *failover.Keeper
 	placement  *placement.Controller
 	apply      *apply.Applier
 	console    *console.Console
@@ -98,7 +99,8 @@ func (s *server) components() []component {
 		{name: "template", requires: []string{"manager"}, start: atOnce(s.startTemplate)},
 		{name: "binding", requires: []string{"manager"}, start: s.startBinding},
 		{name: "fleet", requires: []string{"manager", "member", "mirror"}, start: s.startFleet},
-		{name: "placement", requires: []string{"records", "manager", "member", "mirror", "template", "binding", "fleet"}, calls: []string{"apply"}, start: atOnce(s.startPlacement)},
+		{name: "failover", requires: []string{"manager", "fleet"}, start: atOnce(s.startFailover)},
+		{name: "placement", requires: []string{"records", "manager", "member", "mirror", "template", "binding", "fleet", "failover"}, calls: []string{"apply"}, start: atOnce(s.startPlacement)},
 		{name: "apply", requires: []string{"hub", "records", "manager", "member", "mirror", "template", "binding", "fleet", "placement"}, start: atOnce(s.startApply)},
 		{name: "status", requires: []string{"manager", "member", "mirror", "template", "binding", "placement", "apply"}, start: atOnce(s.startStatus)},
 		{name: "revision", requires: []string{"records", "manager", "template", "binding"}, start: atOnce(s.startRevision)},
@@ -107,7 +109,7 @@ func (s *server) components() []component {
 		{name: "console", requires: []string{"hub", "listener"}, calls: []string{"fleetapi"}, start: atOnce(s.startConsole), run: s.runConsole},
 		{name: "fleetapi", requires: []string{"hub", "store", "records", "manager", "member", "mirror", "binding", "fleet", "placement", "apply", "console"}, start: atOnce(s.startFleetAPI), run: s.runFleetAPI},
 		{name: "kubeconfig", requires: []string{"hub", "manager", "member"}, start: atOnce(s.startKubeconfig), run: s.runKubeconfig},
-		{name: "ready", requires: []string{"hub", "manager", "enrollment", "member", "apply"}, run: s.runReady},
+		{name: "ready", requires: []string{"hub", "manager", "enrollment", "member", "failover", "apply"}, run: s.runReady},
 	}
 }
 
@@ -188,11 +190,9 @@ func (s *server) startManager() (err error) {
 			NewInformer:      hub.NewInformer,
 			ByObject: map[client.Object]cache.ByObject{
 				&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim},
-				// The only ConfigMap that the server watches.
-				&corev1.ConfigMap{}: {
-					Namespaces: map[string]cache.Config{clusterv1alpha1.SecretNamespace: {}},
-					Field:      fields.OneTermEqualSelector("metadata.name", apply.RestoreConfigMap),
-				},
+				// The server watches two ConfigMaps: apply.RestoreConfigMap and failover.ConfigMapName. Beside
+				// them the namespace has few: that with the authorities of the hub, and those of enrollment.
+				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{clusterv1alpha1.SecretNamespace: {}}},
 			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
@@ -299,12 +299,18 @@ func (s *server) startFleet(ctx context.Context) (err error) {
 	return err
 }
 
+func (s *server) startFailover() (err error) {
+	s.failover, err = failover.Add(s.manager, failover.Options{Fleet: s.fleet, Limits: s.options.Failover.OrDefault()})
+	return err
+}
+
 func (s *server) startPlacement() (err error) {
 	s.placement, err = placement.Add(s.manager, placement.Options{
 		Bindings: s.binding, Templates: s.template, Fleet: s.fleet, Registry: s.member, Mirror: s.mirror,
 		Hub:     interpreter.Hub{Embedded: s.embedded(), Webhooks: s.options.Hub.AdmissionWebhooks},
 		Records: s.records, Overrides: func(o *unstructured.Unstructured) []records.Policy { return s.apply.Overrides(o) },
-		Refused: func(b types.UID, cluster string) int64 { return s.apply.Refused(b, cluster) },
+		Refused:   func(b types.UID, cluster string) int64 { return s.apply.Refused(b, cluster) },
+		Evictions: s.failover.Queue(),
 	})
 	return err
 }
@@ -408,7 +414,7 @@ func (s *server) runReady(ctx context.Context) error {
 	if !s.manager.GetCache().WaitForCacheSync(ctx) {
 		return ctx.Err()
 	}
-	for _, prepared := range []<-chan struct{}{s.enrollment.Prepared(), s.member.Prepared(), s.apply.Prepared()} {
+	for _, prepared := range []<-chan struct{}{s.enrollment.Prepared(), s.member.Prepared(), s.failover.Prepared(), s.apply.Prepared()} {
 		select {
 		case <-prepared:
 		case <-ctx.Done():

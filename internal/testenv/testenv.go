@@ -346,8 +346,8 @@ func kubeDigest() string { return os.Getenv("ORRERY_KUBE") }
 
 // KubeBinary returns the path of the multicall binary of the Kubernetes components.
 //
-// If a test starts a program of the project, Go's cache of its result records path, size and time of
-// that file, and the result would not serve another checkout. A symbolic link does not help: Go
+// If a test starts a program of the project, Go's cache of its result records path, size and time
+// of that file, and the result would not serve another checkout. A symbolic link does not help: Go
 // resolves it. So hack/digests.sh keeps the program outside of the project, in a directory named by
 // the digest of its content.
 func KubeBinary() string {

@@ -431,7 +431,7 @@ func TestRefusedInput(t *testing.T) {
 		"UnknownFieldInWebsite":  {fmt.Sprintf(site, "https://git.example.org/a.git", ", replica: 2"), `unknown field "spec.replica"`},
 		"UnknownFieldInOverride": {fmt.Sprintf(override, "imageOverider: []"), `unknown field "spec.overrideRules[0].overriders.imageOverider"`},
 		"NoSelector":             {policy(ns, "p", "", ""), "spec.resourceSelectors"},
-		"KarmadaField":           {policy(ns, "p", anyConfigMap, "failover: {cluster: {purgeMode: Directly}}"), "failover is not honoured yet: what is placed in a cluster stays there"},
+		"KarmadaField":           {policy(ns, "p", anyConfigMap, "failover: {application: {}}"), "application failover is not honoured yet: an unhealthy copy stays in its cluster"},
 		"KarmadaPlacement":       {policy(ns, "p", anyConfigMap, "placement: {spreadConstraints: [{spreadByField: region, minGroups: 3, maxGroups: 2}]}"), "minGroups is greater than maxGroups"},
 		"KarmadaCluster":         {fmt.Sprintf(cluster, "c", "https://10.0.0.1:6443", ", zone: a"), "zone is not honoured: use zones, a list"},
 		"Enum":                   {policy(ns, "p", anyConfigMap, "conflictResolution: Perhaps"), `spec.conflictResolution: Unsupported value: "Perhaps"`},

@@ -26,7 +26,7 @@ var order = []string{
 	"internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served",
 	"internal/sqlite", "internal/seal", "internal/store", "internal/records",
 	"internal/tunnel", "internal/hub", "internal/listener", "internal/enrollment", "internal/member", "internal/provision", "internal/mirror", "internal/template",
-	"internal/binding", "internal/fleet",
+	"internal/binding", "internal/fleet", "internal/failover",
 	"internal/placement", "internal/apply", "internal/status", "internal/revision", "internal/rebalance",
 	"internal/website",
 	"internal/explanation",

@@ -91,6 +91,9 @@ func In(names ...string) string {
 	return "clusterAffinity: {clusterNames: [" + strings.Join(names, ", ") + "]}"
 }
 
+// Tolerating is the part of a placement that tolerates each taint of a cluster without an end.
+const Tolerating = "clusterTolerations: [{operator: Exists}]"
+
 // Divided returns a placement that divides replicas among clusters by weight.
 func Divided(weights map[string]int) string {
 	var names, list []string

@@ -39,10 +39,13 @@ var (
 	hub     *testenv.Hub // shared by all tests except those that call Alone
 	binary  string
 	scratch string
+	flags   []string // of Main
 )
 
 // Main runs the tests of a package with a fleet of its own. Each package calls it from TestMain.
-func Main(m *testing.M) {
+// more are additional flags for each hub of the package.
+func Main(m *testing.M, more ...string) {
+	flags = more
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "spine:", err)
@@ -64,7 +67,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, Members.Stop()) }()
-	if hub, err = testenv.StartHub(scratch, binary, probes()...); err != nil {
+	if hub, err = testenv.StartHub(scratch, binary, append(probes(), flags...)...); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, hub.Stop()) }()
@@ -113,12 +116,12 @@ func AloneByDefault(t *testing.T, ns string) *World {
 	return alone(t, ns)
 }
 
-func alone(t *testing.T, ns string, flags ...string) *World {
+func alone(t *testing.T, ns string, probes ...string) *World {
 	t.Helper()
 	if err := hub.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	own, err := testenv.StartHub(t.TempDir(), binary, flags...)
+	own, err := testenv.StartHub(t.TempDir(), binary, slices.Concat(probes, flags)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -599,8 +602,8 @@ func (w *World) owns(ns string) bool { return ns == w.Namespace || slices.Contai
 
 // CaughtUp waits until the hub has done its earlier work in the members (default: all). To find
 // out, it creates an object, in a namespace of its own, and waits until the object is placed
-// there and the hub reports that. Under Soak, CaughtUp then also waits until no write happens
-// for the given duration.
+// there and the hub reports that. The object tolerates the taints of clusters. Under Soak,
+// CaughtUp then also waits until no write happens for the given duration.
 func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
 	w.Helper()
 	if len(in) == 0 {
@@ -614,7 +617,7 @@ func (w *World) CaughtUp(while time.Duration, in ...*testenv.Member) {
 	}
 	name := fmt.Sprint("sentinel-", w.sentinels)
 	w.Hub.Apply(w, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}\n"+
-		Policy(ns, name, "{apiVersion: v1, kind: ConfigMap, name: "+name+"}", In(names...))+ConfigMap(ns, name, "one"))
+		Policy(ns, name, "{apiVersion: v1, kind: ConfigMap, name: "+name+"}", In(names...)+", "+Tolerating)+ConfigMap(ns, name, "one"))
 	for _, m := range in {
 		w.Eventually(m.Name+" has what was made after all else", func() error {
 			_, err := m.Find(w.Context(), "v1", "ConfigMap", ns, name)

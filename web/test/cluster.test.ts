@@ -1,7 +1,7 @@
 import { expect, test } from "vitest"
 import { type Cluster, type Condition, capacity, cordoned, inUse, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
-import { sift, tiles } from "../src/fleet/tiles"
+import { paused, sift, tiles } from "../src/fleet/tiles"
 import { type Fleet, freshness, freshnessIn, lagText, toneOfFreshness } from "../src/hub/freshness"
 import { freshnessOfRow, staleColumn } from "../src/table/columns"
 
@@ -158,6 +158,16 @@ test("tiles are filtered by words and counted by health", () => {
   const all = tiles([cluster("oak", well), cluster("ash", well, { spec: { region: "eu" } })], fleetOf({}))
   expect(sift(all, "eu").shown.map((t) => t.name)).toEqual(["ash"])
   expect(sift(all, "", "unready")).toEqual({ shown: [], counts: { ready: 2 } })
+})
+
+test("failover is paused unless its ConfigMap says otherwise", () => {
+  expect([undefined, { paused: "false", by: "ann" }].map(paused)).toEqual([undefined, undefined])
+  expect([{ paused: "true", by: "ann", why: "repair" }, { paused: "true", by: "", why: "" }, { paused: "?" }, {}].map(paused)).toEqual([
+    "ann: repair",
+    "",
+    "",
+    "",
+  ])
 })
 
 test("the use of a node shows ? for unknown amounts", () => {

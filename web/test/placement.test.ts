@@ -1,7 +1,7 @@
 import { expect, test } from "vitest"
 import type { Explanation, Work } from "../src/placement/explained"
 import { matrix, shortImage, sum } from "../src/placement/matrix"
-import { groups, outdated, stand, texts } from "../src/why/why"
+import { groups, held, known, outdated, stand, texts } from "../src/why/why"
 
 const work = (cluster: string, more: Partial<Work> = {}): Work => ({
   cluster,
@@ -130,4 +130,25 @@ test("a page about an object that is placed nowhere shows each sentence once", (
     waits: [],
     outcome: "",
   })
+})
+
+test("evictions that wait are read from the decision, and its other sentences stay", () => {
+  const paused = "to leave oak because of taint disk=bad:NoExecute, waits: Paused (by ann: repair (rack 7), the log; see it)"
+  const limited = "to leave elm because of taint down:NoExecute, waits: RateLimited ()"
+  const of = { apiVersion: "apps/v1", kind: "Deployment", name: "web" }
+  const decision = { time: "", current: true, reason: "Scheduled", message: `2 clusters; ${paused}; ${limited}; 1 more` }
+  const e: Explanation = { of, state: "Placed", message: "it is placed in 2 clusters", current: true, decision }
+  expect(held(e)).toEqual([
+    { cluster: "oak", taint: "disk=bad:NoExecute", reason: "Paused", message: "by ann: repair (rack 7), the log; see it" },
+    { cluster: "elm", taint: "down:NoExecute", reason: "RateLimited", message: "" },
+  ])
+  expect(texts(e).outcome).toBe("Scheduled: 2 clusters; 1 more")
+  expect(held({ ...e, decision: undefined })).toEqual([])
+  expect(texts({ ...e, decision: { ...decision, message: limited } }).outcome).toBe("Scheduled")
+})
+
+test("words of the API that have a text", () => {
+  // The reasons of verdicts, and why evictions wait.
+  expect(["Tainted", "Evicted", "StaysFenced", "ManyAtOnce", "NoReplacement"].every(known)).toBe(true)
+  expect(["title", "Other", "constructor"].some(known)).toBe(false)
 })

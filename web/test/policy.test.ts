@@ -132,6 +132,9 @@ test("a preview that the hub cannot compute yet is an error, not an empty result
   let h = await hub({ [path]: { status: { moves: preview } } })
   expect(await h.moves({ cluster: { name: "oak", leaves: true } })).toEqual(preview)
   expect(h.asked.at(-1)).toContain('"spec":{"moves":{"cluster":{"name":"oak","leaves":true}}}')
+  // No taints is another question than none about taints.
+  await h.moves({ cluster: { name: "oak", taints: [] } })
+  expect(h.asked.at(-1)).toContain('"spec":{"moves":{"cluster":{"name":"oak","taints":[]}}}')
   h = await hub({ [path]: { status: { state: "Waiting", message: "ask again" } } })
   await expect(h.moves({ policy: { name: "p" } })).rejects.toThrow("ask again")
 })

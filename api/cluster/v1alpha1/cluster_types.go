@@ -108,7 +108,10 @@ type ClusterSpec struct {
 	// +optional
 	Zones []string `json:"zones,omitempty"`
 
-	// taints keep out workloads whose policy does not tolerate them.
+	// taints keep out workloads whose policy does not tolerate them. Those with the effect
+	// NoExecute also evict workloads, when the toleration that counts from timeAdded is over.
+	// The hub sets a missing timeAdded of such a taint. ClusterTaintPolicies add and remove
+	// taints.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
@@ -630,6 +633,14 @@ const Finalizer = "cluster.orrery.dev/unjoin"
 // TaintUnschedulable is the key of the taint, with effect NoSchedule, of a cluster that gets no
 // new workloads.
 const TaintUnschedulable = "cluster.orrery.dev/unschedulable"
+
+// Keys of the taints that ClusterTaintPolicies conventionally give to clusters that fail. The same
+// keys in the domain cluster.karmada.io have the same meaning. Workloads without a matching
+// toleration tolerate these taints for 300 seconds.
+const (
+	TaintNotReady    = "cluster.orrery.dev/not-ready"   // Ready is False
+	TaintUnreachable = "cluster.orrery.dev/unreachable" // the cluster does not answer
+)
 
 // Annotations of a Secret with a cluster's credentials. The hub uses the credentials only for
 // the Cluster and the address that they name.

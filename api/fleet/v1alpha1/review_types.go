@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"encoding/json"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
@@ -50,7 +51,7 @@ type PlacementReviewSpec struct {
 type SupposedChange struct {
 	// Policy to create, edit or delete. The caller needs the permission to do that.
 	Policy *SupposedPolicy `json:"policy,omitempty"`
-	// Cluster to remove or to label. The caller needs the permission to do that.
+	// Cluster to remove, to label or to taint. The caller needs the permission to do that.
 	Cluster *SupposedCluster `json:"cluster,omitempty"`
 }
 
@@ -63,14 +64,30 @@ type SupposedPolicy struct {
 	Spec *policyv1alpha1.PropagationSpec `json:"spec,omitempty"`
 }
 
-// SupposedCluster is a cluster as it would be after the planned change. Exactly one of Leaves and
-// Labels is set.
+// SupposedCluster is a cluster as it would be after the planned change. Exactly one of Leaves,
+// Labels and Taints is set.
 type SupposedCluster struct {
 	Name string `json:"name"`
 	// Leaves is true if the cluster leaves the fleet.
 	Leaves bool `json:"leaves,omitempty"`
 	// Labels are all labels of the cluster after the change.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Taints are all taints of the cluster after the change. Empty: the cluster has no taints. Nil:
+	// the taints do not change. Those with the effect NoExecute count as if tolerationSeconds were
+	// over.
+	Taints []corev1.Taint `json:"taints,omitzero"`
+}
+
+// Changes returns how many of Leaves, Labels and Taints are set. A SupposedCluster is valid if the
+// result is 1.
+func (c *SupposedCluster) Changes() int {
+	n := 0
+	for _, isSet := range []bool{c.Leaves, c.Labels != nil, c.Taints != nil} {
+		if isSet {
+			n++
+		}
+	}
+	return n
 }
 
 // PlacementMoves are the objects that a planned change would move. They include objects that are
@@ -119,6 +136,9 @@ type MovedCluster struct {
 	// Stays is true if the replicas that the cluster loses stay until as many are available in other
 	// clusters.
 	Stays bool `json:"stays,omitempty"`
+	// Unmanaged is true if the old copy stays in the cluster without Orrery's marks, because its
+	// policy has the purgeMode Never. The hub does not manage that copy any more.
+	Unmanaged bool `json:"unmanaged,omitempty"`
 }
 
 // MovedShare is the part of an object that a cluster has.

@@ -136,8 +136,7 @@ type PropagationSpec struct {
 	// +optional
 	DependentOverrides []string `json:"dependentOverrides,omitempty"`
 
-	// failover is not honoured yet.
-	// +kubebuilder:validation:XValidation:rule="!has(self.application) && !has(self.cluster)",message="failover is not honoured yet: what is placed in a cluster stays there, healthy or not, reachable or not; leave the field out"
+	// failover says how the objects leave clusters that fail.
 	// +optional
 	Failover *FailoverBehavior `json:"failover,omitempty"`
 
@@ -177,14 +176,33 @@ type ActivationPreference string
 // changes.
 const LazyActivation ActivationPreference = "Lazy"
 
-// FailoverBehavior says what happens when an application or a cluster fails.
+// FailoverBehavior says how objects leave clusters that fail.
 type FailoverBehavior struct {
-	// application says what happens when an application fails.
+	// application is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="false",message="application failover is not honoured yet: an unhealthy copy stays in its cluster, and only a taint with the effect NoExecute evicts it; leave the field out"
 	// +optional
 	Application *ApplicationFailoverBehavior `json:"application,omitempty"`
-	// cluster says what happens when a cluster fails.
+	// cluster says how the objects leave a cluster because of a taint with the effect NoExecute,
+	// once they no longer tolerate that taint. Unset: as with purgeMode Gracefully.
 	// +optional
 	Cluster *ClusterFailoverBehavior `json:"cluster,omitempty"`
+}
+
+// ClusterPurge returns when an old copy is removed from the cluster that it leaves because of a
+// taint: PurgeGracefully, PurgeDirectly or PurgeNever. For a deprecated value it returns the value
+// that replaces it. The default, also for a nil FailoverBehavior, is PurgeGracefully.
+func (f *FailoverBehavior) ClusterPurge() PurgeMode {
+	if f == nil || f.Cluster == nil {
+		return PurgeGracefully
+	}
+	switch f.Cluster.PurgeMode {
+	case PurgeDirectly, PurgeImmediately:
+		return PurgeDirectly
+	case PurgeNever:
+		return PurgeNever
+	default:
+		return PurgeGracefully
+	}
 }
 
 // ApplicationFailoverBehavior says how an unhealthy application moves.
@@ -205,13 +223,19 @@ type ApplicationFailoverBehavior struct {
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
 }
 
-// ClusterFailoverBehavior says how applications leave a cluster that fails.
+// ClusterFailoverBehavior says how objects leave a cluster because of a taint.
 type ClusterFailoverBehavior struct {
-	// purgeMode says when the application is removed from the cluster.
-	// +kubebuilder:validation:MaxLength=63
+	// purgeMode says when the old copy is removed. Gracefully: when as much is available in
+	// other clusters; in a cluster that does not answer, after it answers again. Directly: at
+	// once if the cluster answers, without waiting for the replacement. Never: the old copy
+	// stays beside its replacement, without Orrery's marks. Graciously and Immediately are
+	// deprecated names of Gracefully and Directly. The default is Gracefully.
+	// +kubebuilder:validation:Enum="";Directly;Gracefully;Never;Immediately;Graciously
+	// +kubebuilder:default=Gracefully
 	// +optional
 	PurgeMode PurgeMode `json:"purgeMode,omitempty"`
-	// statePreservation says which part of the application's state moves with it.
+	// statePreservation is not honoured yet.
+	// +kubebuilder:validation:XValidation:rule="!has(self.rules) || size(self.rules) == 0",message="statePreservation is not honoured yet: a replacement starts without the state of the old copy; leave the field out"
 	// +optional
 	StatePreservation *StatePreservation `json:"statePreservation,omitempty"`
 }
@@ -223,8 +247,22 @@ type DecisionConditions struct {
 	TolerationSeconds *int32 `json:"tolerationSeconds,omitempty"`
 }
 
-// PurgeMode says when an application is removed from the cluster that it leaves.
+// PurgeMode says when an old copy is removed from the cluster that it leaves.
 type PurgeMode string
+
+// The values of PurgeMode.
+const (
+	// PurgeGracefully removes the old copy when as much is available in other clusters.
+	PurgeGracefully PurgeMode = "Gracefully"
+	// PurgeDirectly removes the old copy at once.
+	PurgeDirectly PurgeMode = "Directly"
+	// PurgeNever leaves the old copy in its cluster.
+	PurgeNever PurgeMode = "Never"
+	// PurgeImmediately is a deprecated name of PurgeDirectly.
+	PurgeImmediately PurgeMode = "Immediately"
+	// PurgeGraciously is a deprecated name of PurgeGracefully.
+	PurgeGraciously PurgeMode = "Graciously"
+)
 
 // StatePreservation says which part of an application's state moves with it.
 type StatePreservation struct {

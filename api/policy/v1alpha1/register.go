@@ -17,6 +17,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&OverridePolicy{}, &OverridePolicyList{},
 		&ClusterOverridePolicy{}, &ClusterOverridePolicyList{},
 		&ClusterAccess{}, &ClusterAccessList{},
+		&ClusterTaintPolicy{}, &ClusterTaintPolicyList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

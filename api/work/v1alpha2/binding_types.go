@@ -108,8 +108,8 @@ type BindingSpec struct {
 	// +optional
 	Clusters []TargetCluster `json:"clusters,omitempty"`
 	// gracefulEvictionTasks are the objects or replicas that move out of clusters. They stay
-	// there until as many are available in the clusters of the field clusters. Replicas that a
-	// user scaled down or deleted are not a move.
+	// there until as many are available in the clusters of the field clusters, unless purgeMode
+	// of the task says otherwise. Replicas that a user scaled down or deleted are not a move.
 	// +kubebuilder:validation:MaxItems=5000
 	// +listType=map
 	// +listMapKey=fromCluster
@@ -390,7 +390,29 @@ type GracefulEvictionTask struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
+	// reason is TaintUntolerated if the object leaves because of a taint that it does not
+	// tolerate, or no longer. Unset: a decision chose other clusters.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message names the cause, such as the taint.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+	// purgeMode says when the old copy is removed. Gracefully, or unset: when as much is
+	// available in other clusters. Directly: at once if the cluster answers. Never: the copy
+	// stays in the cluster, without Orrery's marks.
+	// +kubebuilder:validation:Enum=Directly;Gracefully;Never
+	// +optional
+	PurgeMode policyv1alpha1.PurgeMode `json:"purgeMode,omitempty"`
+	// creationTimestamp is when an eviction because of a taint began.
+	// +optional
+	CreationTimestamp *metav1.Time `json:"creationTimestamp,omitempty"`
 }
+
+// ReasonTaintUntolerated is the reason of a GracefulEvictionTask whose object leaves a cluster
+// because of a taint that it does not tolerate, or no longer.
+const ReasonTaintUntolerated = "TaintUntolerated"
 
 // WorkloadAffinityGroups are groups of templates of one namespace, written as KEY=VALUE of the
 // label that defines the group.

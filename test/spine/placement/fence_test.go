@@ -177,6 +177,9 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 	if may("policy.orrery.dev", "clusteraccesses") {
 		t.Error("the role admin gives ClusterAccesses")
 	}
+	if may("policy.orrery.dev", "clustertaintpolicies") {
+		t.Error("the role admin gives ClusterTaintPolicies")
+	}
 	if may("config.orrery.dev", "mirrorpolicies") {
 		t.Error("the role admin gives MirrorPolicies")
 	}

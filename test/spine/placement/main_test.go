@@ -9,4 +9,8 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-func TestMain(m *testing.M) { spine.Main(m) }
+// The tests of evictions wait neither for a cluster that has just begun or ceased to answer to
+// settle, nor for the rate of evictions.
+func TestMain(m *testing.M) {
+	spine.Main(m, "--failover-settling-time=1s", "--resource-eviction-rate=100")
+}

@@ -5,14 +5,16 @@ import { useFleet } from "../hub/live"
 import { Conditions } from "../object/Conditions"
 import { Age, useAge } from "../part/Age"
 import { Button, IconButton } from "../part/Button"
-import { Field, Input } from "../part/Field"
+import { Dialog, Foot } from "../part/Dialog"
+import { Field, Input, Typed } from "../part/Field"
 import { Icon } from "../part/Icon"
 import { Badge } from "../part/Mark"
 import { Meter } from "../part/Meter"
 import { Failure, Notice } from "../part/Notice"
 import { Facts, Section } from "../part/Page"
+import { Moves } from "../policy/Moves"
 import { t, time } from "../text/text"
-import { type Cluster, capacity, condition, parseTaint, type Taint, taintText } from "./cluster"
+import { type Cluster, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
 import { amount } from "./quantity"
 import { setTaint } from "./taint"
 
@@ -115,31 +117,42 @@ function AgentFacts({ cluster }: { cluster: Cluster }) {
   )
 }
 
+type TaintChange = { taint: Taint; on: boolean }
+
 function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: boolean; changed: () => void }) {
   const [text, setText] = useState("")
   const [wrong, setWrong] = useState(false)
+  const [asked, setAsked] = useState<TaintChange>()
   const [error, setError] = useState<StatusError>()
   const taints = cluster.spec.taints ?? []
-  async function put(taint: Taint, on: boolean) {
+  async function put(change: TaintChange) {
     setError(undefined)
     try {
-      await setTaint(cluster.metadata.name, taint, on)
+      await setTaint(cluster.metadata.name, change.taint, change.on)
       setText("")
+      setAsked(undefined)
       changed()
     } catch (e) {
       setError(e as StatusError)
     }
   }
+  /** A taint that evicts is changed in a dialog, which first shows what moves. */
+  function ask(change: TaintChange) {
+    if (change.taint.effect !== "NoExecute") return put(change)
+    setError(undefined)
+    setAsked(change)
+  }
   return (
     <Section title={t("object.taints")}>
-      {error && <Failure error={error} />}
+      {asked && <Retaint cluster={cluster} {...asked} error={error} onPut={() => put(asked)} onClose={() => setAsked(undefined)} />}
+      {error && !asked && <Failure error={error} />}
       {taints.length === 0 && <p className="muted">{t("cluster.taintsNone")}</p>}
       <ul className="badges bare">
         {taints.map((taint) => (
           <li key={taintText(taint)}>
             <Badge tone="warn">{taintText(taint)}</Badge>
             {mayChange && (
-              <IconButton label={t("cluster.taintRemove", { taint: taintText(taint) })} onClick={() => put(taint, false)}>
+              <IconButton label={t("cluster.taintRemove", { taint: taintText(taint) })} onClick={() => ask({ taint, on: false })}>
                 <Icon name="close" />
               </IconButton>
             )}
@@ -153,7 +166,7 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
             e.preventDefault()
             const taint = parseTaint(text)
             setWrong(!taint)
-            if (taint) put(taint, true)
+            if (taint) ask({ taint, on: true })
           }}
         >
           <Field label={t("cluster.taintAdd")} error={wrong ? t("cluster.taintWrong") : undefined}>
@@ -166,5 +179,38 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
       )}
       {mayChange && <p className="field-hint">{t("cluster.taintAbout")}</p>}
     </Section>
+  )
+}
+
+type RetaintProps = TaintChange & { cluster: Cluster; error?: StatusError; onPut: () => Promise<void>; onClose: () => void }
+
+/**
+ * Shows what moves when a taint that evicts is added or removed. If many replicas move, the user
+ * must type the name of the cluster.
+ */
+function Retaint({ cluster, taint, on, error, onPut, onClose }: RetaintProps) {
+  const { name } = cluster.metadata
+  const [many, setMany] = useState<boolean>()
+  const [typed, setTyped] = useState("")
+  const [busy, setBusy] = useState(false)
+  const act = () => {
+    setBusy(true)
+    void onPut().finally(() => setBusy(false))
+  }
+  return (
+    <Dialog
+      open
+      onClose={onClose}
+      title={t(on ? "cluster.taintTitle" : "cluster.untaintTitle", { name, taint: taintText(taint) })}
+      foot={
+        <Foot onClose={onClose} look={on ? "danger" : "main"} disabled={busy || many === undefined || (many && typed !== name)} onClick={act}>
+          {on ? t("cluster.taintAdd") : t("cluster.taintRemove", { taint: taintText(taint) })}
+        </Foot>
+      }
+    >
+      <Moves about={on ? t("cluster.evicts") : undefined} change={{ cluster: { name, taints: retaint(cluster.spec.taints, taint, on) } }} onMany={setMany} />
+      {many && <Typed name={name} value={typed} onChange={setTyped} />}
+      {error && <Failure error={error} />}
+    </Dialog>
   )
 }

@@ -6,9 +6,11 @@ import { HealthMark, tones } from "../cluster/Health"
 import { amount } from "../cluster/quantity"
 import { setTaint } from "../cluster/taint"
 import { useCan } from "../hub/access"
-import type { StatusError } from "../hub/client"
+import { useGet } from "../hub/answer"
+import type { List, StatusError } from "../hub/client"
 import { clusterLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { useRights, where } from "../hub/rights"
 import { useActions } from "../palette/actions"
 import { useAge } from "../part/Age"
 import { Answered } from "../part/Answered"
@@ -20,7 +22,7 @@ import { Meter } from "../part/Meter"
 import { Empty, Failure, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { type Key, t } from "../text/text"
-import { healths, sift, type Tile, tiles } from "./tiles"
+import { healths, paused, sift, type Tile, tiles } from "./tiles"
 import "./fleet.css"
 
 export default function FleetPage() {
@@ -69,6 +71,7 @@ export default function FleetPage() {
       }
     >
       {failed && <Failure error={failed} />}
+      <Paused />
       {clusters.allowed !== false && <Answered answer={clusters} />}
       {!live.connected && live.clusters.length > 0 && <Notice tone="unknown">{t("fleet.disconnected")}</Notice>}
       {all.length > 0 && (
@@ -96,6 +99,21 @@ export default function FleetPage() {
         ))}
       </ul>
     </Page>
+  )
+}
+
+/** Shows that failover is paused, by whom and why, to users who may read that on the hub. */
+function Paused() {
+  const { everywhere, namespaces } = where(useRights(), "list", "", "configmaps")
+  const path = everywhere || namespaces.includes("orrery-cluster") ? "/api/v1/namespaces/orrery-cluster/configmaps" : undefined
+  // A list, because it is no error if the ConfigMap does not exist.
+  const { data } = useGet<List>(path, { fieldSelector: "metadata.name=failover" }, 10_000)
+  const said = paused(data?.items[0]?.data)
+  if (said === undefined) return null
+  return (
+    <Notice tone="warn" title={t("fleet.paused")}>
+      {said} {t("fleet.pausedMore")}
+    </Notice>
   )
 }
 

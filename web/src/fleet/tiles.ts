@@ -63,3 +63,11 @@ export function sift(all: Tile[], words: string, health?: string): { shown: Tile
 }
 
 export const healths = order
+
+/**
+ * Who paused failover and why, by the data of its ConfigMap; undefined: it is not paused. For the
+ * hub, a value that it cannot read means paused.
+ */
+export function paused(data?: Record<string, string | undefined>): string | undefined {
+  return data && data.paused !== "false" ? [data.by, data.why].filter(Boolean).join(": ") : undefined
+}

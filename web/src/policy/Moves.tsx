@@ -18,9 +18,15 @@ const shown = 20
  */
 type OnMany = (is: boolean | undefined) => void
 
-/** The replicas and copies that a change moves between clusters. */
-export function Moves({ about = t("policy.moves"), change, onMany }: { about?: string; change: Change; onMany: OnMany }) {
-  const { data, error, loading, reload } = useAnswer((signal) => moves(change, signal), JSON.stringify(change))
+type Props = { about?: string; change: Change; part?: boolean; onMany: OnMany }
+
+/**
+ * The replicas and copies that a change moves between clusters. part: the change is only a part of
+ * what is saved, so other objects may move, too.
+ */
+export function Moves({ about = t("policy.moves"), change, part, onMany }: Props) {
+  const { data: found, error, loading, reload } = useAnswer((signal) => moves(change, signal), JSON.stringify(change))
+  const data = found && { ...found, exact: found.exact && !part }
   const is = error ? true : loading || !data ? undefined : much(data)
   useLayoutEffect(() => {
     onMany(is)
@@ -69,14 +75,18 @@ function Moving({ move: { of, clusters = [], hidden = 0, policy, ...m }, by }: {
 
 /**
  * The moves of an edit: of a propagation policy, including a new or deleted one, or of a
- * cluster's labels.
+ * cluster's labels or taints. The hub computes those of either labels or taints.
  */
 export function EditMoves({ before, after, onMany }: { before?: Obj; after?: Obj; onMany: OnMany }) {
   const is = after ?? before
   if (!is) return null
   const { namespace, name, labels = {} } = is.metadata
   if (is.kind === "Cluster") {
-    return before && !equal(before.metadata.labels ?? {}, labels) ? <Moves change={{ cluster: { name, labels } }} onMany={onMany} /> : null
+    const taints = is.spec?.taints ?? []
+    const relabelled = before && !equal(before.metadata.labels ?? {}, labels)
+    const tainted = before && !equal(before.spec?.taints ?? [], taints)
+    const change = { cluster: { name, ...(tainted ? { taints } : { labels }) } }
+    return relabelled || tainted ? <Moves change={change} part={relabelled && tainted} onMany={onMany} /> : null
   }
   if (kinds[is.kind as PolicyKind]?.overrides !== false || equal(before?.spec, after?.spec)) return null
   return <Moves change={{ policy: { namespace, name, spec: after?.spec } }} onMany={onMany} />

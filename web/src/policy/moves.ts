@@ -32,7 +32,7 @@ export interface Moves {
 /** A policy or a cluster after the change. */
 export interface Change {
   policy?: { namespace?: string; name: string; spec?: object }
-  cluster?: { name: string; leaves?: true; labels?: object }
+  cluster?: { name: string; leaves?: true; labels?: object; taints?: object[] }
 }
 
 export async function moves(change: Change, signal?: AbortSignal): Promise<Moves> {

@@ -10,7 +10,7 @@ import { Facts, Page, Section, SmallTable } from "../part/Page"
 import type { ExplainedCluster, ExplainedObject, ExplainedPolicy, Explanation, Verdict } from "../placement/explained"
 import { policyLink } from "../policy/link"
 import { t, time } from "../text/text"
-import { groups, known, outdated, type Stand, texts } from "./why"
+import { groups, held, known, outdated, type Stand, texts } from "./why"
 import "../cluster/cluster.css"
 import "./why.css"
 
@@ -69,6 +69,11 @@ function Explained({ e }: { e: Explanation }) {
         <Notice key={`${w.for} ${w.message}`} tone={w.for === "Cluster" ? "unknown" : "warn"} title={t("why.waits")}>
           {w.message}
           {w.clusters && <span className="muted"> ({w.clusters.join(", ")})</span>}
+        </Notice>
+      ))}
+      {held(e).map((h) => (
+        <Notice key={h.cluster} tone="warn" title={t("why.evictionWaits", { cluster: h.cluster, taint: h.taint })}>
+          <VerdictLine verdict={h} />
         </Notice>
       ))}
       <Section title={t("why.decision")}>

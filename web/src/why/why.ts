@@ -1,34 +1,14 @@
-import type { ExplainedCluster, Explanation, Wait } from "../placement/explained"
+import type { ExplainedCluster, Explanation, Verdict, Wait } from "../placement/explained"
+import en from "../text/en"
 
 // Why an object is, or is not, in each cluster: the stored decision, ordered for people.
 
-/** The reasons of verdicts with a translation. Others are shown as in the API. */
-export const reasons = [
-  "Fenced",
-  "Leaving",
-  "AffinityWrong",
-  "NotSelected",
-  "OtherGroup",
-  "NoWeight",
-  "NoGroup",
-  "Tainted",
-  "Unreachable",
-  "OutOfBounds",
-  "APINotServed",
-  "APIUnknown",
-  "AffinityGroup",
-  "AntiAffinity",
-  "UnknownCluster",
-  "Spread",
-  "SpreadUnmet",
-  "NoRoom",
-  "NoReplicas",
-  "StaysFenced",
-] as const
-export type Reason = (typeof reasons)[number]
-
-export function known(reason: string): reason is Reason {
-  return (reasons as readonly string[]).includes(reason)
+/**
+ * Whether there is a text for a word of the API: the reason of a verdict, or why an eviction
+ * waits. Other words are shown as in the API.
+ */
+export function known(reason: string): reason is keyof (typeof en)["why"] {
+  return /^[A-Z]/.test(reason) && Object.hasOwn(en.why, reason)
 }
 
 export type Stand = "placed" | "leaving" | "stays" | "out" | "unknown"
@@ -80,10 +60,25 @@ export interface Texts {
   outcome: string
 }
 
+/** An eviction that waits: the object is to leave the cluster because of the taint. */
+export interface Held extends Verdict {
+  cluster: string
+  taint: string
+}
+
+/** The clause of the condition Scheduled about an eviction that waits. */
+const heldClause = /(?:^|; )to leave (\S+) because of taint (\S+), waits: (\w+) \((.*?)\)(?=; |$)/gs
+
+/** The evictions that wait, by the message of the decision. */
+export function held(e: Explanation): Held[] {
+  const found = (e.decision?.message ?? "").matchAll(heldClause)
+  return [...found].map(([, cluster = "", taint = "", reason = "", message = ""]) => ({ cluster, taint, reason, message }))
+}
+
 /**
  * texts returns the texts of the page above its list of clusters, each sentence once. In the API
  * the message of the decision is also the end of the summary and a wait, with a clause for each
- * cluster.
+ * cluster, and one for each eviction that waits.
  */
 export function texts(e: Explanation): Texts {
   const message = withoutClusters(e.message, e.clusters ?? [])
@@ -111,7 +106,7 @@ function says(text: string, other: string): boolean {
 
 function withoutClusters(text: string, clusters: ExplainedCluster[]): string {
   let cut = false
-  let rest = text
+  let rest = text.replace(heldClause, "").replace(/^; /, "")
   for (const c of clusters) {
     for (const v of c.verdicts ?? []) {
       const clause = `; ${c.name}: ${v.message}`

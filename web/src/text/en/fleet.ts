@@ -14,5 +14,7 @@ export default {
   lag: "behind",
   cordoned: "cordoned",
   agent: "agent",
+  paused: "Failover is paused",
+  pausedMore: "No taint evicts anything until “orrery failover resume”.",
   disconnected: "No connection to the hub. The clusters are shown in their last known state. This page reconnects by itself.",
 }

@@ -6,4 +6,11 @@ export default {
   branch: "Branch",
   defaultBranch: "the repository's default",
   deployment: "Deployment",
+  evictions: "What moves out",
+  oldCopy: "Old copy",
+  TaintUntolerated: "A taint evicts it.",
+  placedAnew: "Its placement has changed.",
+  Gracefully: "goes when as much is available elsewhere",
+  Directly: "goes at once",
+  Never: "stays, without Orrery's marks",
 }

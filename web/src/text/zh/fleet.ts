@@ -14,5 +14,7 @@ export default {
   lag: "滞后",
   cordoned: "已停止调度",
   agent: "代理",
+  paused: "故障转移已暂停",
+  pausedMore: "在执行“orrery failover resume”之前，污点不会驱逐任何对象。",
   disconnected: "与枢纽的连接已断开。显示的是集群最后已知的状态。此页会自动重新连接。",
 }

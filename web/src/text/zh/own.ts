@@ -6,4 +6,11 @@ export default {
   branch: "分支",
   defaultBranch: "仓库默认分支",
   deployment: "Deployment",
+  evictions: "正在迁出",
+  oldCopy: "旧副本",
+  TaintUntolerated: "被污点驱逐。",
+  placedAnew: "其放置已更改。",
+  Gracefully: "其他集群有足够可用副本后移除",
+  Directly: "立即移除",
+  Never: "保留，但不带 Orrery 的标记",
 }
