@@ -118,7 +118,7 @@ race: build ## Run the tests of all rooms, and a fleet under attack, with Go's r
 .PHONY: bench
 bench: build lab browser ## Measure the figures of docs/benchmarks.md
 	go test -timeout 240m -tags bench -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
-	go test -run '^$$' -bench Decide ./internal/placement
+	go test -run '^$$' -bench 'Decide|EvictionDecisions' ./internal/placement
 	go test -run '^$$' -bench FreeCapacity ./internal/mirror
 	go test -run '^$$' -bench ClusterAccesses ./internal/access ./internal/fleet
 	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store

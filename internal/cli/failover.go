@@ -561,7 +561,7 @@ func (f *failoverStatus) printLeaving(out *strings.Builder) {
 // number for each cluster, taint, reason and message.
 func (f *failoverStatus) printWaiting(out *strings.Builder, wide bool) {
 	if len(f.Waiting) == 0 {
-		_ = say(out, "\nNo object waits to leave a cluster.\n") // writing to memory does not fail
+		_ = say(out, "\nNo object says in Scheduled that it waits to leave a cluster.\n")
 		return
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)

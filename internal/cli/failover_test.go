@@ -145,7 +145,7 @@ No cluster has a taint with the effect NoExecute.
 
 No object leaves a cluster because of a taint.
 
-No object waits to leave a cluster.
+No object says in Scheduled that it waits to leave a cluster.
 `},
 		"Invalid": {(&storedFailover{problem: errors.New("key paused: maybe")}).status(nil, nil), false, `Evictions are paused, because ConfigMap orrery-cluster/failover is invalid: key paused: maybe.
 "orrery failover resume" writes a valid one.
@@ -154,7 +154,7 @@ No cluster has a taint with the effect NoExecute.
 
 No object leaves a cluster because of a taint.
 
-No object waits to leave a cluster.
+No object says in Scheduled that it waits to leave a cluster.
 `},
 		"InvalidWithTaints": {(&storedFailover{problem: errors.New("key taintsCountFrom: 0")}).status(clusters, nil), false, `Evictions are paused, because ConfigMap orrery-cluster/failover is invalid: key taintsCountFrom: 0.
 "orrery failover resume" writes a valid one.
@@ -168,7 +168,7 @@ Which taints were confirmed is unknown, because the ConfigMap is invalid. They e
 
 No object leaves a cluster because of a taint.
 
-No object waits to leave a cluster.
+No object says in Scheduled that it waits to leave a cluster.
 `},
 	} {
 		t.Run(name, func(t *testing.T) {

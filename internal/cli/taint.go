@@ -374,7 +374,7 @@ func moveText(m *fleetv1alpha1.PlacementMove) string {
 		case c.To == nil && c.Stays:
 			parts = append(parts, "leaves "+c.Name+share(c.From)+" once as much is available elsewhere")
 		case c.To == nil && c.Unmanaged:
-			parts = append(parts, "leaves "+c.Name+share(c.From)+" and a copy without Orrery's marks there")
+			parts = append(parts, "moves out of "+c.Name+share(c.From)+", where the old copy stays without Orrery's marks")
 		case c.To == nil:
 			parts = append(parts, "leaves "+c.Name+share(c.From))
 		case c.From.Replicas != nil && c.To.Replicas != nil:

@@ -69,7 +69,7 @@ func Judge(s *fleet.Snapshot, state State, limits Limits, now time.Time) Verdict
 		return waiting(HoldPaused, state.pause())
 	}
 	members := 0
-	var lost []time.Time // since when clusters do not answer
+	var lost, back []time.Time // since when clusters do not answer, or answer again
 	for _, c := range s.Clusters() {
 		switch {
 		case !c.Joined || c.Leaving:
@@ -78,10 +78,25 @@ func Judge(s *fleet.Snapshot, state State, limits Limits, now time.Time) Verdict
 			lost = append(lost, c.Since)
 		case !c.Reachable && !c.Probed:
 			return waiting(HoldStarting, unprobed(c.Name))
+		case c.Reachable && now.Before(c.Since.Add(limits.Settling)):
+			back = append(back, c.Since)
 		}
 		members++
 	}
 	if !limits.exceeded(len(lost), members) {
+		// After an outage of the hub's network the clusters answer again one after the other.
+		if len(lost) > 0 && limits.exceeded(len(lost)+len(back), members) {
+			slices.SortFunc(back, time.Time.Compare)
+			first := 0 // the time at this index ends the wait when its cluster has settled
+			for first < len(back)-1 && limits.exceeded(len(lost)+len(back)-1-first, members) {
+				first++
+			}
+			return Verdict{Wait: Wait{
+				Hold: HoldSettling, Until: back[first].Add(limits.Settling),
+				Message: fmt.Sprintf("more than %v of the clusters (--%s) do not answer, or began to less than %s ago (--%s)",
+					limits.Threshold, flagThreshold, limits.Settling, flagSettling),
+			}}
+		}
 		if limits.Rate == 0 {
 			return waiting(HoldRate, "--"+flagRate+" is 0")
 		}

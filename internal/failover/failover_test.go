@@ -88,6 +88,11 @@ func TestJudge(t *testing.T) {
 	unprobed.Reachable, unprobed.Since = false, time.Time{}
 	unprobedLeaving.Reachable, unprobedLeaving.Leaving = false, true
 	ago := start.Add(-window)
+	// The hub's network is back: four of six clusters answer again, and two were not probed since.
+	back := clustersOf(6, 2, start.Add(-10*time.Minute))
+	for i, c := range back[2:] {
+		c.Since = start.Add(time.Duration(i-5) * time.Second)
+	}
 
 	for name, c := range map[string]struct {
 		fleet  *fleet.Snapshot
@@ -101,7 +106,11 @@ func TestJudge(t *testing.T) {
 		"ThirtyPercent":     {fleet: fleetOf(20, 6, start), state: known, want: normal},
 		"ThirtyPercentLong": {fleet: fleetOf(20, 6, ago), state: known, want: normal},
 		"AtTheThreshold":    {fleet: fleetOf(20, 11, start), state: known, want: normal},
-		"OneOfThree":        {fleet: fleetOf(3, 1, start), state: known, want: normal},
+		"BackAgain": {
+			fleet: fleet.NewSnapshot(1, back...), state: known, want: Verdict{Wait: Wait{Hold: HoldSettling, Until: start.Add(27 * time.Second)}},
+			says: []string{"do not answer, or began to less than 30s ago", "--unhealthy-cluster-threshold", "--failover-settling-time"},
+		},
+		"OneOfThree": {fleet: fleetOf(3, 1, start), state: known, want: normal},
 		"SixtyPercent": {
 			fleet: fleetOf(20, 12, start), state: known, want: many(start.Add(window)),
 			says: []string{"more than 0.55 of the clusters", "--unhealthy-cluster-threshold", "within 10m0s", "--secondary-resource-eviction-rate"},

@@ -73,7 +73,7 @@ func leave(s *fleet.Snapshot, t Template, current CurrentState, fence scheduler.
 		case len(dues) == 0:
 		case mayRun(t, current.Binding, c, current.Copies):
 			l.runs = append(l.runs, c.Name)
-			l.wait(c.Name, dues[0], failover.HoldJobMayRun, t.Object.GetKind()+" runs once: it leaves when its copy there is gone")
+			l.wait(c.Name, dues[0], failover.HoldJobMayRun, t.Object.GetKind()+" runs once: it leaves when its work has ended")
 		default:
 			if l.due == nil {
 				l.due = map[string][]scheduler.Due{}

@@ -244,6 +244,10 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 	if !p.Selects(before) && !p.Selects(after) {
 		return false
 	}
+	// A toleration that is over closes the cluster, and no change of the fleet shows that.
+	if !slices.EqualFunc(p.ending(before, fence), p.ending(after, fence), Due.Equal) {
+		return true
+	}
 	if !before.Bounds.Equal(after.Bounds) {
 		return true // whether Bounds admit an object depends on its namespace
 	}

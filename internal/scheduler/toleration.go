@@ -70,6 +70,23 @@ func (p *Placement) Dues(c *Cluster, fence Fence) []Due {
 	return all
 }
 
+// ending returns the taints of the cluster with the effect NoExecute that an object with this
+// placement tolerates for some time, and when that ends. It does not depend on whether the cluster
+// answers.
+func (p *Placement) ending(c *Cluster, fence Fence) []Due {
+	var all []Due
+	for i := range c.Taints {
+		t := &c.Taints[i]
+		if t.Effect != corev1.TaintEffectNoExecute || t.TimeAdded.IsZero() {
+			continue
+		}
+		if lasts, ends := p.toleration(c, t, fence); ends && lasts > 0 {
+			all = append(all, Due{Taint: t, At: t.TimeAdded.Add(lasts), Toleration: lasts})
+		}
+	}
+	return all
+}
+
 // toleration returns how long an object with this placement tolerates a taint with the effect
 // NoExecute. ends is false if the object tolerates it forever. Of several matching tolerations the
 // shortest counts, as in Kubernetes; one with less than 0 seconds counts as 0.

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
@@ -117,6 +118,21 @@ func TestDue(t *testing.T) {
 				t.Errorf("due at %s because of %s, want %s because of %s", due.At, due.Taint.Key, want, tt.because)
 			}
 		})
+	}
+}
+
+// TestConcernsEndingTolerations: a taint that the object tolerates for some time closes a cluster
+// to it at the end. So adding and removing it concerns the object, in the cluster or not.
+func TestConcernsEndingTolerations(t *testing.T) {
+	p := Compile(policyv1alpha1.Placement{ClusterTolerations: []corev1.Toleration{tolerate("a", 1), tolerate("b", -2)}})
+	before := healthy("oak")
+	for key, want := range map[string]bool{"a": true, "b": false} {
+		after := with("oak", func(c *Cluster) { c.Taints = []corev1.Taint{evicts(key, 0)} })
+		for _, placed := range []bool{true, false} {
+			if p.Concerns(before, after, schema.GroupVersionKind{}, nil, placed) != want || p.Concerns(after, before, schema.GroupVersionKind{}, nil, placed) != want {
+				t.Errorf("taint %s concerns an object that is there (%t): want %t", key, placed, want)
+			}
+		}
 	}
 }
 

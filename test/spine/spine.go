@@ -60,6 +60,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+	defer func() { err = errors.Join(err, testenv.StopDatabases()) }()
 	if binary, err = testenv.BuildOrrery(scratch); err != nil {
 		return 1, err
 	}

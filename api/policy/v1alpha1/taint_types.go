@@ -64,12 +64,14 @@ type ClusterTaintPolicySpec struct {
 
 // MatchCondition compares the status of one condition of a cluster.
 type MatchCondition struct {
-	// conditionType is Ready, Reachable or Joined. Reachable is True while the cluster answers,
-	// and False when it does not. Joined is the condition of the Cluster. Ready is True if both
-	// are True. Otherwise it is False, or Unknown if a cluster with syncMode Pull does not
-	// answer. No condition matches until the server has probed the cluster, and while the
-	// cluster answers but refuses the hub, has an untrusted or expired certificate, or is
-	// another cluster.
+	// conditionType is Ready, Reachable or Joined. These conditions come from the probes of the
+	// cluster. They have the names, and not the values, of those in the status of the Cluster.
+	// Reachable is True while the cluster answers. When it does not, Reachable is False and also
+	// Unknown, so that both values match. Joined is True if status.id of the Cluster is set.
+	// Ready is True if both are True. Otherwise it is False, or Unknown if a cluster with
+	// syncMode Pull does not answer. No condition matches until the server has probed the
+	// cluster, and while the hub cannot judge it: the hub has no usable credentials, the cluster
+	// refuses them, its certificate is untrusted or expired, or another cluster answers.
 	// +kubebuilder:validation:MaxLength=316
 	// +kubebuilder:validation:XValidation:rule="self in ['Ready', 'Reachable', 'Joined']",message="conditionType is Ready, Reachable or Joined: a ClusterTaintPolicy is about the cluster and not about the hub, whose mirror, certificates and Operations taint no cluster"
 	// +required

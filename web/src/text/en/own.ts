@@ -11,6 +11,6 @@ export default {
   TaintUntolerated: "A taint evicts it.",
   placedAnew: "Its placement has changed.",
   Gracefully: "goes when as much is available elsewhere",
-  Directly: "goes at once",
+  Directly: "goes at once, or when its cluster answers again",
   Never: "stays, without Orrery's marks",
 }

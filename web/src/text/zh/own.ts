@@ -11,6 +11,6 @@ export default {
   TaintUntolerated: "被污点驱逐。",
   placedAnew: "其放置已更改。",
   Gracefully: "其他集群有足够可用副本后移除",
-  Directly: "立即移除",
+  Directly: "立即移除，或在集群恢复应答时移除",
   Never: "保留，但不带 Orrery 的标记",
 }
