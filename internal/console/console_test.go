@@ -19,6 +19,7 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -326,6 +327,32 @@ func TestSession(t *testing.T) {
 	b.want(http.StatusNoContent, http.MethodDelete, sessionPath, "")
 	b.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
 	s.browser().want(http.StatusUnauthorized, http.MethodGet, sessionPath, "", "Cookie", cookieName+"="+stolen)
+}
+
+// TestSessionExpires: a session ends after its lifetime, and not before.
+func TestSessionExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Console{ctx: t.Context(), sessions: newVault[*Session](mostSessions, mostSessionsOfOne), lifetime: sessionLifetime}
+		session, secret := c.open(&user.DefaultInfo{Name: "alice"}, "")
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, sessionPath, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.AddCookie(&http.Cookie{Name: cookieName, Value: secret})
+		time.Sleep(sessionLifetime - time.Nanosecond)
+		synctest.Wait()
+		if found, err := c.find(r); found != session || err != nil || session.Context().Err() != nil {
+			t.Errorf("before its end the session has ended: %v, %v", err, context.Cause(session.Context()))
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if cause := context.Cause(session.Context()); !errors.Is(cause, errExpired) {
+			t.Errorf("at its end the session has ended with %v", cause)
+		}
+		if _, err := c.find(r); !apierrors.IsUnauthorized(err) {
+			t.Errorf("the session is found after its end: %v", err)
+		}
+	})
 }
 
 // wire is a connection on which a test writes what clients cannot send.

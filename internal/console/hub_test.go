@@ -425,16 +425,16 @@ func TestStreamsEnd(t *testing.T) {
 		default:
 		}
 	}
-	brief := newSite(t, testenv.Config(0), func(c *Console) { c.lifetime = time.Second })
-	var short *browser
-	var shown []stream
-	testenv.Eventually(t, "streams begin before the session ends", testenv.Patience, func() (err error) {
-		short = brief.login(alice)
-		shown, err = short.tryStreams(path)
-		return err
-	})
-	brief.end("the time of the session", shown)
-	short.want(http.StatusUnauthorized, http.MethodGet, path, "")
+	// TestSessionExpires tests when that happens.
+	old := s.login(alice)
+	shown := old.streams(path)
+	session, ok := s.sessions.get(digestOf(old.cookie()))
+	if !ok {
+		t.Fatal("there is no session")
+	}
+	session.end(errExpired)
+	s.end("the time of the session", shown)
+	old.want(http.StatusUnauthorized, http.MethodGet, path, "")
 	take()
 	s.end("the right to it", others)
 	bystander.want(http.StatusForbidden, http.MethodGet, path, "")

@@ -189,9 +189,15 @@ func TestOneAtATime(t *testing.T) {
 		if changing[name] = true; len(changing) > 1 {
 			t.Errorf("these hosts are changed at once: %v", changing)
 		}
-		for _, h := range l.spec.Hosts { // all members must vote and answer before each change
-			if _, err := e.list(h.Name); err != nil {
-				t.Errorf("etcd of host %s, before host %s is changed: %v", h.Name, name, err)
+		// All members must run, vote and answer before each change. On a busy machine an answer is
+		// late, or they elect a leader. No host is changed before this function returns.
+		for _, h := range l.spec.Hosts {
+			m := e.member(h.Name)
+			if m.runs() {
+				e.awaitVote(h.Name, m)
+			}
+			if !m.runs() {
+				t.Errorf("etcd of host %s does not run, before host %s is changed", h.Name, name)
 			}
 		}
 		order = append(order, name)

@@ -43,6 +43,13 @@ func startPull(t *testing.T, o Options) (*fleet, *tunneltest.Site) {
 	return f, site
 }
 
+// returning gives agents as long as a test lasts to reconnect, as if the hub had just started.
+func (f *fleet) returning() {
+	f.registry.mu.Lock()
+	defer f.registry.mu.Unlock()
+	f.registry.began = time.Now().Add(time.Hour)
+}
+
 // account creates a ServiceAccount in a cluster and returns its name. Without rules it has all
 // permissions.
 func account(t *testing.T, cfg *rest.Config, name string, rules ...rbacv1.PolicyRule) string {
@@ -226,9 +233,7 @@ func TestPull(t *testing.T) {
 	}
 
 	// The cluster is unknown while its agent is silent, and known again afterwards.
-	f.registry.mu.Lock()
-	f.registry.began = time.Now() // the steps before may have taken long
-	f.registry.mu.Unlock()
+	f.returning()
 	agent.Stop()
 	f.until(t, "oak", reachable, metav1.ConditionUnknown, clusterv1alpha1.ReasonUnreachable)
 	// The hub has just started, so agents may still be on their way.
@@ -271,14 +276,22 @@ func TestPull(t *testing.T) {
 // time to reconnect.
 func TestRestartAwaitsAgents(t *testing.T) {
 	f, site := startPull(t, Options{})
+	f.returning()
 	before, _ := f.pullReady(t, site, "oak")
 	f.until(t, "oak", connectedNow, metav1.ConditionTrue, clusterv1alpha1.ReasonAgentConnected)
 	f.stop()
 	again := tunneltest.New(t)
-	g := runFleet(t, losing(Options{Tunnel: again.Gateway}))
+	g := runFleet(t, Options{Tunnel: again.Gateway})
 	defer g.stop()
+	g.returning()
 	again.OnChange(g.registry.AgentsChanged)
-	g.afterProbes(t, "oak", 2*3) // twice the threshold
+	threshold := g.registry.options.FailureThreshold
+	eventually(t, "the hub has looked for the agents more often than the threshold", func() (bool, string) {
+		g.registry.AgentsChanged("oak") // the next probe begins at once
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.probes["oak"] > threshold, fmt.Sprintf("%d of %d", g.probes["oak"], threshold)
+	})
 	if m := g.member(t, "oak"); m.Lost() || m.Reachable() {
 		t.Errorf("lost: %t, reachable: %t, want neither", m.Lost(), m.Reachable())
 	}

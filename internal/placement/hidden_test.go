@@ -187,7 +187,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 			})
 			return d
 		}
-		if diff := cmp.Diff(seen(part), seen(whole)); diff != "" {
+		if diff := cmp.Diff(seen(part), seen(whole), cmp.AllowUnexported(Decision{})); diff != "" {
 			t.Fatalf("seed %d, round %d, placement %+v, access %+v (-absent +hidden):\n%s", seed, round, template.Claims[0].Policy.Spec.Placement, grant.Spec, diff)
 		}
 	}

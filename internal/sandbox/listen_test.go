@@ -14,6 +14,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/sandbox"
@@ -21,8 +25,8 @@ import (
 )
 
 // TestOnlyAPIServersListen: clients reach the data of the clusters only through the API
-// servers, which authenticate them. No other process listens on TCP, and only the owner can
-// enter the directory of etcd's socket.
+// servers, which authenticate them. No other process listens on TCP, except KWOK, which serves
+// the logs of simulated containers. Only the owner can enter the directory of etcd's socket.
 func TestOnlyAPIServersListen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "members")
 	c, err := sandbox.Prepare(sandbox.Options{Dir: dir, KubeBinary: testenv.KubeBinary(), Tier: sandbox.Simulated, GOGC: testenv.GOGC}, "oak")
@@ -48,20 +52,37 @@ func TestOnlyAPIServersListen(t *testing.T) {
 	case <-time.After(testenv.Patience):
 		t.Fatal("the cluster is not ready")
 	}
-	cfg, err := c.List()[0].Config()
+	oak := c.List()[0]
+	runPod(t, oak)
+	cfg, err := oak.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var listening []string
-	for _, p := range s.Status() {
-		for _, port := range tcpPorts(t, p.PID) {
-			listening = append(listening, fmt.Sprintf("%s on %d", p.Name, port))
+	want := []string{"oak-apiserver on " + strings.TrimPrefix(cfg.Host, "https://127.0.0.1:")}
+	for _, p := range c.Processes() {
+		for _, arg := range p.Command {
+			if port, ok := strings.CutPrefix(arg, "--node-port="); ok {
+				want = append(want, p.Name+" on "+port)
+			}
 		}
 	}
-	want := []string{"oak-apiserver on " + strings.TrimPrefix(cfg.Host, "https://127.0.0.1:")}
-	if diff := cmp.Diff(want, listening); diff != "" {
-		t.Error(diff)
-	}
+	// KWOK listens some time after it has begun with the pods, and after all others.
+	testenv.Eventually(t, "only these processes listen", testenv.Patience, func() error {
+		var listening []string
+		for _, p := range s.Status() {
+			ports, err := tcpPorts(p.PID)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
+			}
+			for _, port := range ports {
+				listening = append(listening, fmt.Sprintf("%s on %d", p.Name, port))
+			}
+		}
+		if diff := cmp.Diff(want, listening); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
 	sockets, err := filepath.Glob(filepath.Join(dir, "*", "*.sock*"))
 	if err != nil || len(sockets) == 0 {
 		t.Fatalf("sockets: %v %v", sockets, err)
@@ -74,12 +95,47 @@ func TestOnlyAPIServersListen(t *testing.T) {
 	}
 }
 
-// tcpPorts returns the ports on which a process listens, sorted.
-func tcpPorts(t *testing.T, pid int) []int {
+// runPod waits until a pod runs in a cluster. All processes of the cluster take part in that, so
+// none of them is still starting.
+func runPod(t *testing.T, oak *sandbox.Cluster) {
 	t.Helper()
+	cfg, err := oak.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := client.CoreV1().Pods(metav1.NamespaceDefault)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+	}
+	testenv.Eventually(t, "a pod runs", testenv.Patience, func() error {
+		if err := oak.AddNodes(t.Context(), 1); err != nil {
+			return err
+		}
+		// It is refused until the controller manager has created the ServiceAccount.
+		if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		is, err := pods.Get(t.Context(), pod.Name, metav1.GetOptions{})
+		if err == nil && is.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("it is %q on node %q", is.Status.Phase, is.Spec.NodeName)
+		}
+		return err
+	})
+}
+
+// tcpPorts returns the ports on which a process listens, sorted. It is an error if the process does
+// not run.
+func tcpPorts(pid int) ([]int, error) {
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	if err != nil || len(fds) == 0 {
-		t.Fatalf("files of process %d: %v %v", pid, fds, err)
+	if err == nil && len(fds) == 0 {
+		err = os.ErrProcessDone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the files of process %d: %w", pid, err)
 	}
 	inodes := map[string]bool{}
 	for _, fd := range fds {
@@ -91,7 +147,7 @@ func tcpPorts(t *testing.T, pid int) []int {
 	for _, table := range []string{"tcp", "tcp6"} {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", pid, table))
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		for lines := bufio.NewScanner(f); lines.Scan(); {
 			const local, state, inode, listen = 1, 3, 9, "0A"
@@ -102,12 +158,13 @@ func tcpPorts(t *testing.T, pid int) []int {
 			_, text, _ := strings.Cut(fields[local], ":")
 			port, err := strconv.ParseInt(text, 16, 32)
 			if err != nil {
-				t.Fatal(err)
+				f.Close()
+				return nil, err
 			}
 			ports = append(ports, int(port))
 		}
 		f.Close()
 	}
 	slices.Sort(ports)
-	return slices.Compact(ports)
+	return slices.Compact(ports), nil
 }

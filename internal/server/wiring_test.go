@@ -57,7 +57,7 @@ func previouslyRun(ctx context.Context, at map[string]component) error {
 	}
 	defer at["records"].stop()
 	for _, name := range []string{
-		"manager", "listener", "enrollment", "member", "provision", "mirror", "template", "binding", "fleet", "placement",
+		"manager", "listener", "enrollment", "member", "provision", "mirror", "template", "binding", "fleet", "failover", "placement",
 		"apply", "status", "revision", "rebalance", "website", "console", "fleetapi", "kubeconfig",
 	} {
 		if err := at[name].start(ctx); err != nil {
@@ -91,7 +91,8 @@ func trials(list []component, f func(fault string, slow func(string) time.Durati
 }
 
 // TestOrderIsThePrevious: the derived order starts, runs and stops the components of the server at
-// the same moments as the code did that had no list, also with slow and failing components.
+// the same moments as the code did that had no list, also with slow and failing components. That
+// code had no component failover: it is added where its start comes.
 func TestOrderIsThePrevious(t *testing.T) {
 	list := serverList(t)
 	trials(list, func(fault string, slow func(string) time.Duration) {

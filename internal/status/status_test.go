@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -107,9 +109,11 @@ type fleet struct {
 	recorded string
 	writes   writes
 	stop     func()
-	// loses makes clusters count as unreachable soon. It is for tests in which one stops
-	// answering.
+	// loses makes a cluster count as unreachable soon after hang.
 	loses bool
+	// stopped is the address of the API server that hang has stopped; nil: none. New connections to
+	// it fail at once, so no short limit for answers is necessary to lose the cluster.
+	stopped atomic.Pointer[string]
 
 	registry *member.Registry
 	mirror   *mirror.Mirror
@@ -163,14 +167,20 @@ func (f *fleet) start() {
 	kept, err := records.Open(ctx, f.recorded, logr.Discard())
 	f.must(err)
 	f.must(mgr.Add(kept))
-	// A cluster that answers late on a busy machine stays reachable, unless the test sets
-	// loses.
+	// A cluster that answers late on a busy machine stays reachable, also with loses. Probes of a
+	// stopped cluster fail at once, except the first one.
 	probes := member.Probes{Interval: time.Second, Timeout: time.Minute, Failures: 60}
 	if f.loses {
-		probes.Timeout, probes.Failures = 3*time.Second, 3
+		probes = member.Probes{Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Failures: 50}
 	}
 	f.registry, err = member.Add(mgr, member.Options{
-		HubID:   f.hubID,
+		HubID: f.hubID,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if of := f.stopped.Load(); of != nil && *of == address {
+				return nil, errors.New("it is stopped")
+			}
+			return (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, network, address)
+		},
 		Observe: func(cluster string) member.Observation { return f.mirror.Observation(cluster) },
 		Departures: []member.Departure{
 			{Inside: func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) }},
@@ -223,6 +233,19 @@ func (f *fleet) join(name string, kubeconfig []byte) {
 		}
 		return nil
 	})
+}
+
+// hang stops the API server of a cluster until resume is called. Requests on open connections hang,
+// and no new connection is opened.
+func (f *fleet) hang(s *testenv.Server) (resume func()) {
+	f.t.Helper()
+	f.stopped.Store(new(strings.TrimPrefix(s.Config().Host, "https://")))
+	s.Signal(f.t, syscall.SIGSTOP)
+	return func() {
+		f.t.Helper()
+		s.Signal(f.t, syscall.SIGCONT)
+		f.stopped.Store(nil)
+	}
 }
 
 func (f *fleet) eventually(what string, check func() error) {
@@ -421,7 +444,7 @@ func TestStatus(t *testing.T) {
 
 	// The health in a cluster that hangs is Unknown, and its last status is kept.
 	written := b.Status.DeepCopy()
-	slow.Signal(t, syscall.SIGSTOP)
+	resume := f.hang(slow)
 	f.condition(b, workv1alpha2.ConditionHealthy, metav1.ConditionUnknown, workv1alpha2.ReasonClusterUnreachable)
 	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
 	want := written.AggregatedStatus
@@ -461,7 +484,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("the template of generation %d says that %d is rolled out", d.Generation, d.Status.ObservedGeneration)
 	}
 
-	slow.Signal(t, syscall.SIGCONT)
+	resume()
 	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
 	f.runs(oak, ns, "a")
 	f.runs(bog, ns, "a")

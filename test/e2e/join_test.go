@@ -88,6 +88,13 @@ func TestJoinAndUnjoin(t *testing.T) {
 	other := namespace(t, "join-again")
 	apply(t, "hub", strings.ReplaceAll(configMapPolicy(other), "spec:", "spec:\n  placement: {clusterAffinity: {clusterNames: [mine]}}"))
 	apply(t, "hub", configMaps(0, 3, other))
+	// The hub may just be writing a kubeconfig without the context, which the join then did not see.
+	eventually(t, deadline, func() string {
+		if out, err := demo.TryKubectl("mine", "", "version"); err != nil {
+			return out
+		}
+		return ""
+	})
 	eventually(t, deadline, func() string {
 		if n, err := countPlaced(t, "mine", other); err != nil || n != 3 {
 			return fmt.Sprintf("%d of 3 objects are in the cluster that joined again: %v", n, err)

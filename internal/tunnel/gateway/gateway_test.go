@@ -573,19 +573,18 @@ func TestSwallowed(t *testing.T) {
 	t.Run("Many", func(t *testing.T) {
 		timing := quick()
 		timing.Silence, timing.Hedge, timing.Patience = 4*time.Second, 10*time.Millisecond, time.Hour
+		timing.Dead = patience // the new connection does not end by itself
 		s := newSiteWith(t, timing)
-		s.run(s.agent("oak"))
-		var taken []net.Conn
-		for range 10 {
-			taken = append(taken, s.dial("oak"))
+		// One agent keeps that many spares only if many are used within a second. Each agent keeps two.
+		for _, replica := range []string{"one", "two", "three", "four", "five"} {
+			a := s.agent("oak")
+			a.Replica = replica
+			s.run(a)
 		}
 		s.await("more spares are there than one dial takes", func() bool { return s.spares("oak") > 8 })
 		s.network.Swallow()
 		if err := says(t, s.dial("oak"), "hello"); err != nil {
 			t.Error(err)
-		}
-		for _, c := range taken {
-			_ = c.Close()
 		}
 	})
 }
@@ -738,6 +737,9 @@ func TestHostile(t *testing.T) {
 		s.await("it is forgotten", func() bool { return len(s.gateway.Agents("pine")) == 0 })
 	})
 	t.Run("ManyAgents", func(t *testing.T) {
+		timing := timing
+		timing.Silence = patience // agents that say nothing stay
+		s := newSiteWith(t, timing)
 		refused := 0
 		for i := range 20 {
 			bad := s.agent("pine")

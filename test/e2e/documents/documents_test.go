@@ -3,7 +3,9 @@
 package documents
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,11 +14,58 @@ import (
 	"testing"
 	"time"
 
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-func TestMain(m *testing.M) { demo.Main(m) }
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		os.Exit(kubectl())
+	}
+	demo.Main(m)
+}
+
+const (
+	// bundled is the variable that has the path of bin/orrery-kube, for kubectl.
+	bundled = "ORRERY_TEST_KUBECTL"
+	// notForwarded is the answer of the hub's API server while it forwards no requests to orrery
+	// server. The request then had no effect.
+	notForwarded = "the server is currently unable to handle the request"
+)
+
+// kubectl is the program kubectl of the commands in the documents: it runs the bundled kubectl, and
+// returns its exit code. The hub's API server forwards nothing for a moment when a probe of orrery
+// server took too long on a busy machine. The bundled kubectl then fails at once. This one waits
+// until the API server forwards requests, and asks again.
+func kubectl() int {
+	in, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "read the input of kubectl:", err)
+		return 1
+	}
+	run := func(args ...string) (code int, out, errOut []byte) {
+		var o, e bytes.Buffer
+		cmd := exec.Command(os.Getenv(bundled), append([]string{"kubectl"}, args...)...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &o, &e
+		if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+			fmt.Fprintln(&e, err)
+		}
+		return cmd.ProcessState.ExitCode(), o.Bytes(), e.Bytes()
+	}
+	code, out, errOut := run(os.Args[1:]...)
+	for end := time.Now().Add(testenv.Patience); code != 0 && bytes.Contains(errOut, []byte(notForwarded)) && time.Now().Before(end); {
+		service := fleetv1alpha1.GroupVersion.Version + "." + fleetv1alpha1.GroupVersion.Group
+		if failed, _, why := run("--context=hub", "wait", "--for=condition=Available", "apiservice/"+service, "--timeout=3m"); failed != 0 {
+			errOut = append(errOut, why...)
+			break
+		}
+		code, out, errOut = run(os.Args[1:]...)
+	}
+	_, _ = os.Stdout.Write(out)
+	_, _ = os.Stderr.Write(errOut)
+	return code
+}
 
 // inFleet is a test whose API servers have kubelets and metrics.
 const inFleet = "TestKubectlInTheFleet of internal/cli"
@@ -63,8 +112,12 @@ func TestDocuments(t *testing.T) {
 	for _, name := range []string{"README.md", "CONTRIBUTING.md"} {
 		documents = append(documents, filepath.Join(testenv.Root(), name))
 	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	bin := t.TempDir()
-	for name, target := range map[string]string{"orrery": demo.Orrery(), "orrery-kube": testenv.KubeBinary(), "kubectl": testenv.KubeBinary()} {
+	for name, target := range map[string]string{"orrery": demo.Orrery(), "orrery-kube": testenv.KubeBinary(), "kubectl": self} {
 		if err := os.Symlink(target, filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +132,7 @@ func TestDocuments(t *testing.T) {
 			cmd.Dir = testenv.Root()
 			// The documents use the default directory of the demo, the hub's context unless
 			// they name another, and a kubectl on PATH.
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+demo.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+demo.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"), bundled+"="+testenv.KubeBinary())
 			start := time.Now()
 			out, err := cmd.CombinedOutput()
 			if err != nil {

@@ -3,7 +3,12 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -54,6 +59,38 @@ func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
 	return values
 }
 
+// pauseHub stops the orrery process of the hub until resume is called, or the test ends. The hub's
+// API server and etcd continue.
+func pauseHub(w *spine.World) (resume func()) {
+	w.Helper()
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		w.Must(err)
+		return string(text)
+	}
+	files, err := filepath.Glob(filepath.Join(w.Hub.Dir, "*", "kube-apiserver.pid"))
+	if err != nil || len(files) != 1 {
+		w.Fatalf("pidfiles of the hub's API server: %v %v", files, err)
+	}
+	child, _, _ := strings.Cut(read(files[0]), "\n")
+	// Orrery is the parent of the API server.
+	_, parent, _ := strings.Cut(read("/proc/"+child+"/status"), "\nPPid:")
+	parent, _, _ = strings.Cut(strings.TrimSpace(parent), "\n")
+	pid, err := strconv.Atoi(parent)
+	w.Must(err)
+	if command := read("/proc/" + parent + "/cmdline"); !strings.Contains(command, w.Hub.Dir) {
+		w.Fatalf("the parent of the hub's API server is %q", command)
+	}
+	w.Must(syscall.Kill(pid, syscall.SIGSTOP))
+	resume = sync.OnceFunc(func() {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			w.Error(err)
+		}
+	})
+	w.Cleanup(resume)
+	return resume
+}
+
 // TestPolicyAndOverrideGoTogether deletes a policy and the override of its templates together,
 // in either order: no replica without the override ever reaches a member. This holds then,
 // after a restart, and with the next edit of the template.
@@ -62,28 +99,44 @@ func TestPolicyAndOverrideGoTogether(t *testing.T) {
 		name          string
 		first, second [2]string
 		more          []string // more fields of the policy's spec
+		paused        bool     // the hub sees neither deletion before both are done
 	}{
-		{"ThePolicyFirst", [2]string{"PropagationPolicy", "p"}, [2]string{"OverridePolicy", "o"}, nil},
-		{"TheOverrideFirst", [2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil},
+		{"ThePolicyFirst", [2]string{"PropagationPolicy", "p"}, [2]string{"OverridePolicy", "o"}, nil, false},
+		// Two deletions belong together only if the second one comes within two seconds after the hub
+		// has seen the first one. This test may be slower, so the hub is paused.
+		{"TheOverrideFirst", [2]string{"OverridePolicy", "o"}, [2]string{"PropagationPolicy", "p"}, nil, true},
 		{
 			"TheOverrideIsOneThatThePolicyNeeds",
 			[2]string{"OverridePolicy", "o"},
 			[2]string{"PropagationPolicy", "p"},
 			[]string{"dependentOverrides: [o]"},
+			false,
 		},
 	}) {
 		t.Run(tc.name, func(t *testing.T) {
 			const many = 20
 			w := spine.Start(t, "together-"+spine.Lower(tc.name))
 			w.Hub.Apply(t, overriding(w.Namespace, "o", "overridden")+spine.Policy(w.Namespace, "p", configMaps, spine.In("oak", "pine"), tc.more...))
+			// The hub may see the policy and a template before the override. It has seen the override when
+			// a copy has its value.
+			w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "seen", "plain"))
+			for _, m := range []*testenv.Member{w.Oak, w.Pine} {
+				w.Data(m, "seen", "overridden")
+				w.Marks[m.Name] = m.Mark()
+			}
 			for i := range many {
 				w.Hub.Apply(t, spine.ConfigMap(w.Namespace, fmt.Sprint("c", i), "plain"))
 			}
 			for i := range many {
 				w.Applied("ConfigMap", fmt.Sprint("c", i))
 			}
+			resume := func() {}
+			if tc.paused {
+				resume = pauseHub(w)
+			}
 			w.Hub.Remove(t, policyAPI, tc.first[0], w.Namespace, tc.first[1])
 			w.Hub.Remove(t, policyAPI, tc.second[0], w.Namespace, tc.second[1])
+			resume()
 			// The hub has seen the deletion, and that the override is missing.
 			for i := range many {
 				w.Binding("ConfigMap", fmt.Sprint("c", i), "Scheduled=True/PolicyGone")
