@@ -89,7 +89,7 @@ func Sample[T any](t testing.TB, n int, cases []T) []T {
 	// Rotate chooses by the rest of the seed alone. With the same choice here, a test of n that runs
 	// at every nth commit would always have the same sample.
 	first := (Seed(t) + Seed(t)/1000) % uint64(max(n, 1))
-	for i := int(first); i < len(cases); i += n { //nolint:gosec // less than n
+	for i := int(first); i < len(cases); i += n {
 		chosen = append(chosen, cases[i])
 	}
 	return chosen
